@@ -1,0 +1,102 @@
+"""Every exception akter raises by itself; the docstring is the default message and says what to do."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+
+class AkterError(Exception):
+    """Something went wrong in akter."""
+
+    retryable: ClassVar[bool] = False
+    """Whether the same command, under the same id, may succeed later."""
+
+    def __init__(self, message: str = "", *, command_id: str | None = None) -> None:
+        super().__init__(message or (self.__doc__ or "").strip())
+        self.command_id = command_id
+
+
+class DeclarationError(AkterError, TypeError):
+    """A declaration is wrong; the message names the class, the member and the remedy."""
+
+
+class ConfigurationError(AkterError, ValueError):
+    """A setting, an engine or a database cannot be used; the message says what to change."""
+
+
+class PayloadInvalid(AkterError, ValueError):
+    """A value does not fit its declared type, cannot be stored, or is larger than its limit. Nothing was written."""
+
+
+class UnknownActor(AkterError, LookupError):
+    """The actor class is not registered with this Akter: add it to `actors=[...]`."""
+
+
+class InsideTurn(AkterError, RuntimeError):
+    """This may not be done inside a turn. To reach another actor use `self.send(...)`; the turn was rolled back."""
+
+
+class TurnEnded(AkterError, RuntimeError):
+    """An actor was used outside the turn, or the thread, it belongs to. Nothing of that use is kept."""
+
+
+class Defect(AkterError):
+    """A handler failed with an exception that is not a Rejection. Nothing of the turn was saved; the cause is chained."""
+
+
+class NotCreated(AkterError):
+    """The actor does not exist yet: call one of its commands declared with `creates=True` first."""
+
+
+class CommandConflict(AkterError):
+    """This command id was already used for another command or other arguments: use a new id."""
+
+
+class CommandExpired(AkterError):
+    """This command id is past its expiry. It says nothing about whether the command ran before."""
+
+
+class InvalidCommandId(AkterError, ValueError):
+    """The command id cannot be used; `code` is malformed, version, window or future."""
+
+    def __init__(self, message: str = "", *, code: str = "malformed", command_id: str | None = None) -> None:
+        super().__init__(message, command_id=command_id)
+        self.code = code
+
+
+class Unauthorized(AkterError, PermissionError):
+    """The caller may not do this; `code` is access_denied or receipt_access_denied."""
+
+    def __init__(self, message: str = "", *, code: str = "access_denied", command_id: str | None = None) -> None:
+        super().__init__(message, command_id=command_id)
+        self.code = code
+
+
+class Unavailable(AkterError):
+    """The command could not run now. Nothing is lost: call again with the same command id."""
+
+    retryable: ClassVar[bool] = True
+
+
+class OutcomeUnknown(Unavailable):
+    """The database was lost while it committed, so the command may or may not have run. Ask again under the same command id."""
+
+
+class SchemaError(AkterError):
+    """The database's akter schema cannot be used by this library."""
+
+
+class SchemaMissing(SchemaError):
+    """The database has no akter schema: run `akter migrate`."""
+
+
+class SchemaOutdated(SchemaError):
+    """The database's akter schema is older than this library: run `akter migrate`."""
+
+
+class SchemaTooNew(SchemaError):
+    """The database's akter schema needs a newer akter library: upgrade the package."""
+
+
+class DeploymentMismatch(SchemaError):
+    """This process is configured differently from the others that share the database; the message names the setting."""
