@@ -1,0 +1,1 @@
+"""Programs that run on akter as it is installed."""

@@ -1,0 +1,1 @@
+"""A ledger: accounts that pay each other, and money that neither appears nor vanishes."""

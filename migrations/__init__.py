@@ -1,0 +1,1 @@
+"""The history of akter's schema, as Alembic revisions."""

@@ -1,0 +1,1 @@
+"""One module per revision; nothing in them changes once released."""
