@@ -106,7 +106,9 @@ def _transfer(random: Random, number: int) -> Row:
     credit = _busy(random)
     while credit == debit:
         credit = _busy(random)
-    reference = _pick(random, REFERENCES).format(month=_pick(random, MONTHS), number=f"{2024 + _below(random, 2)}-{_below(random, 10_000):04}")
+    reference = _pick(random, REFERENCES).format(
+        month=_pick(random, MONTHS), number=f"{2024 + _below(random, 2)}-{_below(random, 10_000):04}"
+    )
     return Row("transfer", f"t-{number:05}", _account(debit), _account(credit), _amount(random), reference)
 
 
