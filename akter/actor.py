@@ -1,0 +1,202 @@
+"""`Actor`: a class whose annotated fields are durable state and whose methods are commands."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, Any, NoReturn, ParamSpec, TypeVar, cast, dataclass_transform
+
+from akter import intent
+from akter.caller import Policy
+from akter.codec import Upcast
+from akter.definition import MAX_STATE_BYTES, Definition, Options
+from akter.errors import AkterError, DeclarationError, PayloadInvalid
+from akter.handle import Handle, target_of
+from akter.identity import DEFAULT_TENANT, SINGLETON_ID, Address, Placement, address, check_name
+from akter.intent import Cancel, Emit, Enqueue, Later, Recorder, Request, Send, When
+from akter.job import Job
+from akter.payload import Event, event_codec, field
+
+if TYPE_CHECKING:
+    from sqlalchemy import Connection
+    from sqlalchemy.orm import Session
+
+P = ParamSpec("P")
+A = TypeVar("A", bound="Actor")
+
+
+@dataclass_transform(kw_only_default=True, field_specifiers=(field,))
+class ActorType(type):
+    """Turns a class body into a declaration, or refuses it."""
+
+    __akter__: Definition
+
+    def __new__(mcls, name: str, bases: tuple[type, ...], namespace: dict[str, Any], **options: Any) -> Any:
+        known = set(Options.__dataclass_fields__)
+        if unknown := set(options) - known:
+            raise DeclarationError(f"{name}: unknown option {sorted(unknown)[0]!r}; an actor class takes {', '.join(sorted(known))}")
+        cls = super().__new__(mcls, name, bases, namespace)
+        if bases:
+            cls.__akter__ = Definition(cls, Options(**options), _RESERVED)
+        return cls
+
+    def __init__(cls, name: str, bases: tuple[type, ...], namespace: dict[str, Any], **options: Any) -> None:
+        super().__init__(name, bases, namespace)
+
+
+class Actor(metaclass=ActorType):
+    """A durable object with an id. Subclass it, annotate its state with defaults, mark its methods `@command` or `@query`.
+
+    Class options: `name` and `aliases` (what is stored), `singleton`, `placement` ("actor" or "tenant"), `migrations` (functions that
+    bring older stored state up to date), `max_state_bytes` (default 65536), `access` (who may call it).
+    A constructed actor is a plain object: its methods run without a database, and `akter.testing.outbox` lists what it asked for.
+    """
+
+    __slots__ = ("__dict__", "__weakref__", "_address", "_turn")
+
+    _address: Address
+    _turn: Recorder
+
+    if TYPE_CHECKING:
+
+        def __init_subclass__(
+            cls,
+            *,
+            name: str | None = None,
+            aliases: Sequence[str] = (),
+            singleton: bool = False,
+            placement: Placement = "actor",
+            migrations: Sequence[Upcast] = (),
+            max_state_bytes: int = MAX_STATE_BYTES,
+            access: Policy | None = None,
+        ) -> None: ...
+
+    def __init__(self, **state: Any) -> None:
+        definition = type(self).__akter__
+        try:
+            values = definition.state(**state)
+        except TypeError as problem:
+            raise TypeError(f"{type(self).__name__}(): {problem}") from None
+        self._enter(plain_address(type(self), "under-test"), _Plain(), {key: getattr(values, key) for key in definition.fields})
+
+    def _enter(self, where: Address, turn: Recorder, fields: dict[str, Any]) -> None:
+        put = object.__setattr__
+        put(self, "_address", where)
+        put(self, "_turn", turn)
+        self.__dict__.update(fields)
+
+    @property
+    def id(self) -> str:
+        """The actor's id."""
+        return self._address.actor_id
+
+    def actor(self, kind: type[A], id: str | None = None) -> A:
+        """A handle of another actor of the same tenant: to address with `self.send`, not to call."""
+        self._turn.check()
+        return cast(A, Handle(kind.__akter__, locate(kind, self._address.tenant_id, id), None))
+
+    def send(self, command: Callable[P, Any], *args: P.args, **kwargs: P.kwargs) -> str:
+        """Send a message when this turn commits; returns the intent's id. Messages keep no order among each other."""
+        return self.send_later(intent.AT_ONCE, command, args, dict(kwargs))
+
+    def enqueue(self, job: Job[P, Any], *args: P.args, **kwargs: P.kwargs) -> str:
+        """Start a job of this actor when this turn commits; returns the job's id."""
+        return self.enqueue_later(intent.AT_ONCE, job, args, dict(kwargs))
+
+    def emit(self, event: Event) -> None:
+        """Record a fact; it is appended to the actor's events when this turn commits."""
+        if not isinstance(cast(object, event), Event):
+            raise PayloadInvalid(f"emit(...) takes an Event, not {type(event).__name__}")
+        raw, kept = event_codec(type(event)).round_trip(event)
+        self._turn.record(Emit(kept, raw))
+
+    def after(self, delay: timedelta, *, key: str | None = None) -> Later:
+        """Ask for something `delay` after the commit: `self.after(timedelta(minutes=30), key="hold").send(self.expire)`."""
+        return Later(self, intent.after(delay, key))
+
+    def at(self, moment: datetime, *, key: str | None = None) -> Later:
+        """Ask for something at a moment, a datetime with a time zone."""
+        return Later(self, intent.at(moment, key))
+
+    def cancel(self, key: str) -> None:
+        """Take back the pending request made under `key`, when this turn commits."""
+        if intent.check_key(key) is None:
+            raise PayloadInvalid("cancel(...) takes the key the request was made under")
+        self._turn.record(Cancel(key))
+
+    @property
+    def connection(self) -> Connection:
+        """The turn's SQLAlchemy connection: what you write commits with the turn, and rolls back with it."""
+        return cast("Connection", self._turn.connection())
+
+    @property
+    def session(self) -> Session:
+        """The turn's ORM session: its commit and rollback are local, everything commits with the turn."""
+        return cast("Session", self._turn.session())
+
+    def send_later(self, when: When, command: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
+        """Record a message; what `send` and `Later.send` share."""
+        target, found = target_of(command)
+        payload, arguments = found.bind(args, kwargs)
+        return self._turn.record(Send(target, found.name, arguments, payload, when))
+
+    def enqueue_later(self, when: When, job: Job[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
+        """Record a job; what `enqueue` and `Later.enqueue` share."""
+        if not isinstance(cast(object, job), Job) or type(self).__akter__.jobs.get(job.name) is not job:
+            raise TypeError(f"enqueue(...) takes a Job bound in {type(self).__name__}: self.enqueue(self.charge, ...)")
+        payload, arguments = job.call.bind(args, kwargs)
+        return self._turn.record(Enqueue(job.name, arguments, payload, when))
+
+    def __setattr__(self, name: str, value: object) -> None:
+        if name not in type(self).__akter__.fields:
+            raise AttributeError(f"{type(self).__name__} has no state field {name!r}: annotate it in the class, with a default")
+        self._turn.check()
+        self.__dict__[name] = value
+
+    def __delattr__(self, name: str) -> NoReturn:
+        raise AttributeError(f"{type(self).__name__}.{name} is state: assign its empty value instead of deleting it")
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self._address}>"
+
+
+_RESERVED = frozenset(name for name in dir(Actor) if not name.startswith("__"))
+
+
+def locate(kind: type[Actor], tenant: str, id: str | None) -> Address:
+    """Where the actor `kind`/`id` lives; raises `TypeError` for an id too many or missing and `PayloadInvalid` for a bad one."""
+    definition = getattr(kind, "__akter__", None)
+    if not isinstance(definition, Definition):
+        raise TypeError("actor(...) takes an Actor subclass and an id")
+    if definition.options.singleton:
+        if id is not None:
+            raise TypeError(f"{kind.__name__} is a singleton: there is one, without an id")
+        return address(definition.options.placement, tenant, definition.name, SINGLETON_ID)
+    if id is None:
+        raise TypeError(f"{kind.__name__} needs an id: actor({kind.__name__}, id)")
+    return address(definition.options.placement, tenant, definition.name, check_name(id, f"the id of {kind.__name__}"))
+
+
+def plain_address(kind: type[Actor], id: str) -> Address:
+    """The address of an actor that was constructed by hand."""
+    return locate(kind, DEFAULT_TENANT, None if kind.__akter__.options.singleton else id)
+
+
+class _Plain:
+    """The recorder of a constructed actor: a list."""
+
+    def __init__(self) -> None:
+        self.requests: list[Request] = []
+
+    def check(self) -> None:
+        """Anybody may use a plain object."""
+
+    def record(self, request: Request) -> str:
+        self.requests.append(request)
+        return f"request-{len(self.requests)}"
+
+    def connection(self) -> Any:
+        raise AkterError("a constructed actor has no database: give it one by running the command through an Akter")
+
+    def session(self) -> Any:
+        return self.connection()

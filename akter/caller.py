@@ -1,0 +1,81 @@
+"""Who asks: the callers that receipts and access policies tell apart."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+from akter.identity import Address, check_name
+
+
+@dataclass(frozen=True, slots=True)
+class User:
+    """A person or a client that your application authenticated; `subject` is at most 512 bytes."""
+
+    subject: str
+
+    def __post_init__(self) -> None:
+        check_name(self.subject, "a caller's subject")
+
+    @property
+    def key(self) -> str:
+        """The stable identity that receipts are bound to."""
+        return _key("User", self.subject)
+
+
+@dataclass(frozen=True, slots=True)
+class Anonymous:
+    """Somebody your application did not authenticate."""
+
+    @property
+    def key(self) -> str:
+        """The stable identity that receipts are bound to."""
+        return _key("Anonymous")
+
+
+@dataclass(frozen=True, slots=True)
+class System:
+    """Code of the deployment itself: a process, or an actor that sent a message."""
+
+    source: Literal["process", "actor", "timer", "job", "cron", "subscription"] = "process"
+    ref: Address | None = None
+    on_behalf_of: User | Anonymous | None = None
+
+    @property
+    def key(self) -> str:
+        """The stable identity that receipts are bound to."""
+        ref = list(self.ref[2:]) if self.ref else None
+        behalf = json.loads(self.on_behalf_of.key) if self.on_behalf_of else None
+        return _key("System", self.source, ref, behalf)
+
+
+Caller: TypeAlias = User | Anonymous | System
+
+
+def _key(*parts: object) -> str:
+    return json.dumps(parts, ensure_ascii=False, separators=(",", ":"))
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """What an access policy is asked: may `caller` do this?"""
+
+    caller: Caller
+    tenant: str
+    actor: str
+    id: str
+    member: str
+    kind: Literal["command", "query"]
+
+
+Policy: TypeAlias = Callable[[Access], bool]
+
+
+def allowed(access: Access, *policies: Policy | None) -> bool:
+    """Every given policy must allow; with none, only the deployment's own code may."""
+    given = [policy for policy in policies if policy is not None]
+    if not given:
+        return isinstance(access.caller, System)
+    return all(policy(access) is True for policy in given)

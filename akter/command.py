@@ -1,0 +1,147 @@
+"""`@command` and `@query`, and what a marked method is: a stored name, arguments and a result."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, TypeVar, overload
+
+import msgspec
+
+from akter import annotation
+from akter.codec import Codec, payload_hash
+from akter.errors import DeclarationError
+from akter.payload import default_of
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+MARK = "__akter_mark__"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mark:
+    """What a decorator wrote on a method."""
+
+    kind: Literal["command", "query"] = "command"
+    creates: bool = False
+    internal: bool = False
+    timeout: float | None = None
+    aliases: tuple[str, ...] = ()
+    sql: bool = False
+    route: str | None = None
+
+
+@overload
+def command(method: F, /) -> F: ...
+@overload
+def command(
+    *, creates: bool = ..., internal: bool = ..., timeout: float | None = ..., aliases: Sequence[str] = ..., sql: bool = ...
+) -> Callable[[F], F]: ...
+def command(
+    method: Any = None,
+    /,
+    *,
+    creates: bool = False,
+    internal: bool = False,
+    timeout: float | None = None,
+    aliases: Sequence[str] = (),
+    sql: bool = False,
+) -> Any:
+    """Declare a method that changes its actor: one call is one turn, one transaction.
+
+    `creates`: the actor exists only from this command's first success on. `internal`: only the deployment's own code may call it.
+    `timeout`: the longest execution in seconds instead of the app's. `aliases`: earlier names of the method in stored messages.
+    `sql`: it uses `self.connection` or `self.session`.
+    """
+    mark = Mark(creates=creates, internal=internal, timeout=timeout, aliases=tuple(aliases), sql=sql)
+    return _apply(mark, method)
+
+
+@overload
+def query(method: F, /) -> F: ...
+@overload
+def query(*, timeout: float | None = ..., sql: bool = ...) -> Callable[[F], F]: ...
+def query(method: Any = None, /, *, timeout: float | None = None, sql: bool = False) -> Any:
+    """Declare a method that only reads: it sees committed state, takes no lock and leaves no receipt."""
+    return _apply(Mark(kind="query", timeout=timeout, sql=sql), method)
+
+
+def _apply(mark: Mark, method: Any) -> Any:
+    def decorate(method: Any) -> Any:
+        name = getattr(method, "__qualname__", repr(method))
+        if isinstance(method, staticmethod | classmethod | property) or not callable(method):
+            raise DeclarationError(f"@{mark.kind} on {name}: it goes on a plain method with `self`")
+        if hasattr(method, MARK):
+            raise DeclarationError(f"{name} is already a {getattr(method, MARK).kind}: use one decorator")
+        setattr(method, MARK, mark)
+        return method
+
+    return decorate if method is None else decorate(method)
+
+
+class Command:
+    """A built command or query: validates arguments and results, and knows its stored name."""
+
+    __slots__ = ("arguments", "codec", "flat", "mark", "method", "name", "result", "where")
+
+    def __init__(self, owner: str, name: str, method: Callable[..., Any], mark: Mark) -> None:
+        self.name, self.method, self.mark, self.where = name, method, mark, f"{owner}.{name}"
+        _check(self.where, name, method, mark)
+        found = annotation.hints(method, self.where)
+        self.arguments = _arguments(self.where, method, found)
+        self.codec: Codec[Any] = Codec(self.arguments, f"{self.where}()")
+        if "return" not in found:
+            raise DeclarationError(f"{self.where}: annotate what it returns, `-> None` when nothing")
+        self.result: Codec[Any] = Codec(found["return"], f"the result of {self.where}()")
+
+    def bind(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[bytes, Any]:
+        """The stored bytes of a call's arguments and the validated arguments.
+
+        Raises `TypeError` for wrong argument names and `PayloadInvalid` for wrong values.
+        """
+        try:
+            given = self.arguments(*args, **kwargs)
+        except TypeError as problem:
+            raise TypeError(f"{self.where}(): {problem}") from None
+        return self.codec.round_trip(given)
+
+    def hash(self, arguments: msgspec.Struct) -> str:
+        """What a second use of the same command id is compared by."""
+        return payload_hash(arguments)
+
+    def call(self, actor: Any, arguments: Any) -> Any:
+        """Call the method with decoded arguments."""
+        return self.method(actor, **{key: getattr(arguments, key) for key in self.arguments.__struct_fields__})
+
+
+def _check(where: str, name: str, method: Callable[..., Any], mark: Mark) -> None:
+    if name.startswith("_"):
+        raise DeclarationError(f"{where}: a {mark.kind} is called by name from outside, so it cannot start with an underscore")
+    if inspect.iscoroutinefunction(method) or inspect.isgeneratorfunction(method) or inspect.isasyncgenfunction(method):
+        raise DeclarationError(f"{where}: a {mark.kind} is a plain synchronous method, neither async nor a generator")
+    if mark.timeout is not None and not 0.001 <= mark.timeout <= 2_147_483.647:
+        raise DeclarationError(f"{where}: timeout is seconds between 0.001 and 2147483")
+
+
+def _arguments(where: str, method: Callable[..., Any], found: dict[str, Any]) -> type[msgspec.Struct]:
+    positional: list[Any] = []
+    keyword: list[Any] = []
+    parameters = list(inspect.signature(method).parameters.values())
+    if not parameters or parameters[0].kind not in (parameters[0].POSITIONAL_ONLY, parameters[0].POSITIONAL_OR_KEYWORD):
+        raise DeclarationError(f"{where}: the first parameter is `self`, the actor")
+    for parameter in parameters[1:]:
+        if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
+            raise DeclarationError(f"{where}: arguments are stored by name, so `*{parameter.name}` cannot be used; name each one")
+        if parameter.name not in found:
+            raise DeclarationError(f"{where}: annotate the parameter `{parameter.name}` with its type")
+        declared: Any = (parameter.name, found[parameter.name])
+        if parameter.default is not parameter.empty:
+            declared = (*declared, default_of(parameter.default))
+        (keyword if parameter.kind is parameter.KEYWORD_ONLY else positional).append(declared)
+    title = where.replace(".", "_")
+    try:
+        arguments = msgspec.defstruct(title, positional, module=method.__module__)
+        return msgspec.defstruct(title, keyword, bases=(arguments,), kw_only=True, module=method.__module__) if keyword else arguments
+    except TypeError as problem:
+        raise DeclarationError(f"{where}: {problem}") from problem

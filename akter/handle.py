@@ -1,0 +1,121 @@
+"""What `app.actor(...)` returns: calls become turns or queries, and everything else is refused with the remedy."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, NoReturn, Protocol
+
+from akter.command import MARK, Command, Mark
+from akter.errors import InsideTurn
+from akter.identity import Address
+
+if TYPE_CHECKING:
+    from akter.caller import Caller
+    from akter.definition import Definition
+
+
+class Door(Protocol):
+    """What runs the calls of a handle."""
+
+    def call(self, member: Member, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Run a command or query and return its result."""
+        ...
+
+
+class Handle:
+    """An actor's address with its commands and queries on it. It holds no state and opens nothing."""
+
+    __slots__ = ("_address", "_caller", "_definition", "_door")
+
+    def __init__(self, definition: Definition, address: Address, door: Door | None, caller: Caller | None = None) -> None:
+        put = object.__setattr__
+        put(self, "_definition", definition)
+        put(self, "_address", address)
+        put(self, "_door", door)
+        put(self, "_caller", caller)
+
+    @property
+    def id(self) -> str:
+        """The actor's id."""
+        return self._address.actor_id
+
+    def __getattr__(self, name: str) -> Member:
+        definition: Definition = object.__getattribute__(self, "_definition")
+        member = definition.members.get(name)
+        if member is None or member.mark.route:
+            raise AttributeError(_refusal(definition, name))
+        return Member(self, member)
+
+    def __setattr__(self, name: str, value: object) -> NoReturn:
+        raise AttributeError(f"{self!r} is a handle: state is changed inside a turn, by a @command of {self._definition.name}")
+
+    def __delattr__(self, name: str) -> NoReturn:
+        raise AttributeError(f"{self!r} is a handle: nothing can be deleted from it")
+
+    def __repr__(self) -> str:
+        return f"<{self._address}>"
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Handle) and other._address == self._address
+
+    def __hash__(self) -> int:
+        return hash(self._address)
+
+    def __bool__(self) -> bool:
+        return True
+
+
+class Member:
+    """One command or query of one actor: call it, or give it to `send`."""
+
+    __slots__ = ("command", "handle")
+
+    def __init__(self, handle: Handle, command: Command) -> None:
+        self.handle, self.command = handle, command
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Run it in this thread and return its result."""
+        door = self.handle._door
+        if door is None:
+            raise InsideTurn(
+                f"{self.command.where} was called on a handle made inside a turn: use self.send(...) to reach another actor, "
+                "and a plain method call for the actor itself"
+            )
+        return door.call(self, args, kwargs)
+
+    def __repr__(self) -> str:
+        return f"<{self.handle._address}.{self.command.name}>"
+
+
+def _refusal(definition: Definition, name: str) -> str:
+    where = f"{definition.kind.__name__}.{name}"
+    if name in definition.fields:
+        return f"{where} is state, which only the actor itself can see: declare a @query that returns it"
+    if name in definition.jobs:
+        return f"{where} is a job: it is started inside a turn with self.enqueue(...)"
+    if name in definition.members:
+        return f"{where} is called by akter when its job ends, not on a handle"
+    if hasattr(definition.kind, name) and not name.startswith("_"):
+        return f"{where} is not a command: mark it @command or @query to call it on a handle"
+    known = ", ".join(sorted(member for member in definition.members if not definition.members[member].mark.route))
+    return f"{definition.kind.__name__} has no command {name!r}; it has {known or 'none'}"
+
+
+def target_of(command: Callable[..., Any]) -> tuple[Address, Command]:
+    """The actor and the command that `send` was given.
+
+    Raises `TypeError` when it is no command of a handle or of the actor itself.
+    """
+    if isinstance(command, Member):
+        found, where = command.command, command.handle._address
+    else:
+        owner = getattr(command, "__self__", None)
+        definition = getattr(type(owner), "__akter__", None)
+        if owner is None or definition is None or not isinstance(getattr(command, MARK, None), Mark):
+            raise TypeError("send(...) takes a command: `self.actor(Kind, id).command`, or a @command of the actor itself as `self.command`")
+        found, where = definition.members[getattr(command, "__name__", "")], owner._address
+    if found.mark.kind == "query":
+        raise TypeError(f"{found.where} is a query: only commands can be sent, because nobody waits for an answer")
+    if found.mark.route:
+        raise TypeError(f"{found.where} is a route of a job: akter calls it when the job ends")
+    return where, found

@@ -1,0 +1,144 @@
+"""What a turn asks for: messages, jobs, events and cancellations, recorded now and carried out after the commit."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any, ParamSpec, Protocol, TypeAlias
+
+import msgspec
+
+from akter.errors import PayloadInvalid
+from akter.identity import Address, check_name
+from akter.job import Job
+from akter.payload import Event
+
+P = ParamSpec("P")
+
+MAX_MS = 2**53 - 1
+"""The latest time, in epoch milliseconds, and the longest delay that may be asked for."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class When:
+    """When a request is due: `delay_ms` after the commit, or at `due_at_ms`; `key` makes it replaceable."""
+
+    delay_ms: int = 0
+    due_at_ms: int | None = None
+    key: str | None = None
+
+
+AT_ONCE = When()
+
+
+@dataclass(frozen=True, slots=True)
+class Send:
+    """A message to a command of an actor."""
+
+    target: Address
+    command: str
+    arguments: msgspec.Struct
+    payload: bytes
+    when: When = AT_ONCE
+
+
+@dataclass(frozen=True, slots=True)
+class Enqueue:
+    """A job of the actor itself."""
+
+    job: str
+    arguments: msgspec.Struct
+    payload: bytes
+    when: When = AT_ONCE
+
+
+@dataclass(frozen=True, slots=True)
+class Emit:
+    """A fact of the actor."""
+
+    event: Event
+    payload: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Cancel:
+    """The end of a pending request that was made under `key`."""
+
+    key: str
+
+
+Request: TypeAlias = Send | Enqueue | Emit | Cancel
+
+
+class Recorder(Protocol):
+    """Where an actor's requests go: the turn it is in, or a list when it was constructed by hand."""
+
+    def check(self) -> None:
+        """Raise `TurnEnded` unless this thread is in the turn."""
+
+    def record(self, request: Request) -> str:
+        """Keep a request until the turn commits, and return its id."""
+        ...
+
+    def connection(self) -> Any:
+        """The turn's SQLAlchemy connection."""
+
+    def session(self) -> Any:
+        """The turn's ORM session."""
+
+
+class Sender(Protocol):
+    """What can turn a message into a request."""
+
+    def send_later(self, when: When, command: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
+        """Record a message."""
+        ...
+
+    def enqueue_later(self, when: When, job: Job[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
+        """Record a job."""
+        ...
+
+
+class Later:
+    """A time, waiting for what is to happen then: `self.after(timedelta(minutes=30)).send(...)`."""
+
+    __slots__ = ("_sender", "_when")
+
+    def __init__(self, sender: Sender, when: When) -> None:
+        self._sender, self._when = sender, when
+
+    def send(self, command: Callable[P, Any], *args: P.args, **kwargs: P.kwargs) -> str:
+        """Send a message then; returns the intent's id."""
+        return self._sender.send_later(self._when, command, args, dict(kwargs))
+
+    def enqueue(self, job: Job[P, Any], *args: P.args, **kwargs: P.kwargs) -> str:
+        """Start a job then; returns the job's id."""
+        return self._sender.enqueue_later(self._when, job, args, dict(kwargs))
+
+
+def after(delay: timedelta, key: str | None) -> When:
+    """A delay counted from the commit; raises `PayloadInvalid` unless it is from zero to some 285 000 years."""
+    if not isinstance(delay, timedelta):
+        raise PayloadInvalid("after(...) takes a timedelta")
+    milliseconds = math.floor(delay / timedelta(milliseconds=1))
+    if not 0 <= milliseconds <= MAX_MS:
+        raise PayloadInvalid("after(...) takes a delay that is not negative")
+    return When(delay_ms=milliseconds, key=check_key(key))
+
+
+def at(moment: datetime, key: str | None) -> When:
+    """A moment; raises `PayloadInvalid` for a datetime without a time zone."""
+    if not isinstance(moment, datetime):
+        raise PayloadInvalid("at(...) takes a datetime")
+    if moment.tzinfo is None:
+        raise PayloadInvalid("at(...) takes a datetime with a time zone: datetime.now(timezone.utc), for example")
+    return When(due_at_ms=max(0, math.floor(moment.timestamp() * 1000)), key=check_key(key))
+
+
+def check_key(key: str | None) -> str | None:
+    """Refuse keys that cannot be stored, and those starting with `$`, which are akter's own."""
+    if key is not None and check_name(key, "a key").startswith("$"):
+        raise PayloadInvalid("keys starting with `$` are reserved: choose another")
+    return key

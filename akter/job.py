@@ -1,0 +1,178 @@
+"""Work outside any turn: a plain function bound to an actor, how often it is tried, and who hears of its end."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Concatenate, Generic, Literal, ParamSpec, TypeVar, overload
+
+import msgspec
+
+from akter import annotation
+from akter.command import MARK, Command, Mark
+from akter.errors import AkterError, DeclarationError
+from akter.payload import Payload
+
+P = ParamSpec("P")
+R = TypeVar("R")
+A = TypeVar("A")
+
+MAX_SECONDS = 2_147_483.647
+Method = TypeVar("Method", bound=Callable[..., Any])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Retry:
+    """How often a job is tried: `attempts` in all, waiting `base` seconds, doubled each time up to `cap` seconds."""
+
+    attempts: int = 4
+    base: float = 1.0
+    cap: float = 256.0
+
+    def __post_init__(self) -> None:
+        if isinstance(self.attempts, bool) or not isinstance(self.attempts, int) or not 1 <= self.attempts <= 101:
+            raise DeclarationError("Retry: attempts is a whole number from 1 to 101")
+        if not 0.001 <= self.base <= self.cap <= MAX_SECONDS:
+            raise DeclarationError("Retry: base and cap are seconds, 0.001 <= base <= cap <= 2147483")
+
+
+class Cancelled(AkterError):
+    """The attempt was cancelled, or its time is over: stop now, its result is not wanted any more."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Attempt:
+    """One try of a job. `job_id` is the same in every attempt, so it is the idempotency key for the provider.
+
+    `number` counts from 1, `deadline` is a `time.monotonic()` value, `cancelled` is set when the attempt should stop.
+    """
+
+    job_id: str
+    number: int = 1
+    deadline: float | None = None
+    cancelled: threading.Event = field(default_factory=threading.Event)
+
+    def remaining(self) -> float:
+        """Seconds until the attempt is given up; pass it as the timeout of every blocking call."""
+        return MAX_SECONDS if self.deadline is None else max(0.0, self.deadline - time.monotonic())
+
+    def raise_if_cancelled(self) -> None:
+        """Raise `Cancelled` when the attempt should stop."""
+        if self.cancelled.is_set() or self.remaining() <= 0:
+            raise Cancelled
+
+
+class DeadLetter(Payload):
+    """A job that gave up. `ambiguous` says that the outside world may have acted although no success was reported."""
+
+    job_id: str
+    job: str
+    attempts: int
+    cause: str
+    ambiguous: bool
+
+
+class Cancellation(Payload):
+    """A job that was cancelled: `outcome` is what is known of its last attempt; `ambiguous` when that is nothing."""
+
+    job_id: str
+    job: str
+    attempts: int
+    outcome: Literal["succeeded", "failed", "unknown"]
+    cause: str = ""
+    ambiguous: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class JobCall:
+    """A job and its arguments: what `enqueue` records, and what a test compares with."""
+
+    job: str
+    arguments: msgspec.Struct
+
+
+class Job(Generic[P, R]):
+    """A function that runs after the turn committed, outside any transaction, retried and reported back to its actor.
+
+    The function's first parameter is the `Attempt`. `retry`: how often. `timeout`: seconds per attempt. `lease`: seconds after which a
+    silent runner is taken for dead, at least 3. `concurrency`: attempts at once per actor, 1 to 64. `isolation`: "process" kills at the
+    deadline. Raises `DeclarationError` for settings out of range.
+    """
+
+    name: str
+    where: str
+    call: Command
+
+    def __init__(
+        self,
+        function: Callable[Concatenate[Attempt, P], R],
+        *,
+        retry: Retry | None = None,
+        timeout: float = 30.0,
+        lease: float = 60.0,
+        concurrency: int | None = None,
+        isolation: Literal["thread", "process"] = "thread",
+    ) -> None:
+        if not callable(function):
+            raise DeclarationError("Job(...) takes a plain function whose first parameter is the Attempt")
+        if not 0.001 <= timeout <= MAX_SECONDS:
+            raise DeclarationError("Job: timeout is seconds between 0.001 and 2147483")
+        if not 3.0 <= lease <= MAX_SECONDS:
+            raise DeclarationError("Job: lease is seconds, at least 3")
+        if concurrency is not None and (isinstance(concurrency, bool) or not isinstance(concurrency, int) or not 1 <= concurrency <= 64):
+            raise DeclarationError("Job: concurrency is the attempts at once per actor, 1 to 64")
+        if isolation not in ("thread", "process"):
+            raise DeclarationError("Job: isolation is 'thread' or 'process'")
+        self.function, self.retry, self.timeout, self.lease = function, retry or Retry(), timeout, lease
+        self.concurrency, self.isolation = concurrency, isolation
+        self.routes: dict[str, str] = {}
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        if hasattr(self, "name"):
+            raise DeclarationError(f"{owner.__name__}.{name}: this Job is already bound as {self.where}; make one Job for each name")
+        self.name, self.where = name, f"{owner.__name__}.{name}"
+
+    @overload
+    def __get__(self, instance: None, owner: type) -> Job[P, R]: ...
+    @overload
+    def __get__(self, instance: object, owner: type) -> Job[P, R]: ...
+    def __get__(self, instance: object, owner: type) -> Job[P, R]:
+        return self
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> JobCall:
+        """The request itself, as a value that a test can compare with what an actor asked for."""
+        _, arguments = self.call.bind(args, dict(kwargs))
+        return JobCall(self.name, arguments)
+
+    def build(self) -> None:
+        """Resolve the function's types once its actor class exists; raises `DeclarationError`."""
+        function: Callable[..., Any] = self.function
+        found = annotation.hints(function, self.where)
+        first = next(iter(found.items()), None)
+        if first is None or first[1] is not Attempt:
+            raise DeclarationError(f"{self.where}: the first parameter of {function.__name__} is `attempt: Attempt`")
+        # The attempt takes the place of `self`: both are given by the runner, not stored.
+        self.call = Command(self.where.rpartition(".")[0], self.name, function, Mark())
+
+    def on_success(self, method: Callable[[A, R], None]) -> Callable[[A, R], None]:
+        """Route the function's result to this method, once, as a turn of the same actor."""
+        return self._route("success", method)
+
+    def on_dead_letter(self, method: Callable[[A, DeadLetter], None]) -> Callable[[A, DeadLetter], None]:
+        """Tell this method when the job gave up."""
+        return self._route("dead_letter", method)
+
+    def on_cancelled(self, method: Callable[[A, Cancellation], None]) -> Callable[[A, Cancellation], None]:
+        """Tell this method how a cancelled job ended."""
+        return self._route("cancelled", method)
+
+    def _route(self, kind: str, method: Method) -> Method:
+        if kind in self.routes:
+            raise DeclarationError(f"{method.__qualname__}: this job already routes {kind} to `{self.routes[kind]}`")
+        if hasattr(method, MARK):
+            raise DeclarationError(f"{method.__qualname__}: a route is a command already; leave the other decorator out")
+        setattr(method, MARK, Mark(internal=True, route=kind))
+        self.routes[kind] = method.__name__
+        return method
