@@ -1,3 +1,66 @@
 """Durable actors on the PostgreSQL you already have."""
 
+from __future__ import annotations
+
+from akter.actor import Actor
+from akter.app import Akter
+from akter.caller import Access, Anonymous, System, User
+from akter.command import command, query
+from akter.errors import (
+    AkterError,
+    CommandConflict,
+    CommandExpired,
+    Defect,
+    InsideTurn,
+    InvalidCommandId,
+    NotCreated,
+    OutcomeUnknown,
+    PayloadInvalid,
+    SchemaMissing,
+    SchemaOutdated,
+    Unauthorized,
+    Unavailable,
+)
+from akter.identity import CommandId
+from akter.job import Attempt, Cancellation, DeadLetter, Job, Retry
+from akter.payload import Event, Payload, field
+from akter.rejection import Rejection
+
 __version__ = "0.1.0"
+
+__all__ = [
+    # declaring
+    "Actor",
+    "command",
+    "query",
+    "field",
+    "Payload",
+    "Event",
+    "Rejection",
+    "Job",
+    "Retry",
+    "Attempt",
+    "DeadLetter",
+    "Cancellation",
+    # running
+    "Akter",
+    "CommandId",
+    "Access",
+    "User",
+    "Anonymous",
+    "System",
+    # what can go wrong
+    "AkterError",
+    "CommandConflict",
+    "CommandExpired",
+    "Defect",
+    "InsideTurn",
+    "InvalidCommandId",
+    "NotCreated",
+    "OutcomeUnknown",
+    "PayloadInvalid",
+    "SchemaMissing",
+    "SchemaOutdated",
+    "Unauthorized",
+    "Unavailable",
+]

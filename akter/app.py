@@ -1,0 +1,320 @@
+"""`Akter`: the front door. It knows the database and the actor classes, and hands out handles."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+import time
+import uuid
+import warnings
+import weakref
+from collections.abc import Iterable
+from contextlib import AbstractContextManager
+from datetime import timedelta
+from typing import Any, TypeVar, cast
+
+from sqlalchemy import Connection, Engine
+from sqlalchemy.engine import URL
+
+from akter import outcome
+from akter.actor import Actor, locate
+from akter.call import Call
+from akter.caller import Access, Caller, Policy, allowed
+from akter.clock import Clock
+from akter.context import GivenId, ambient, running, surround
+from akter.definition import Definition
+from akter.engine import engine_for, seats
+from akter.errors import ConfigurationError, DeclarationError, InsideTurn, InvalidCommandId, Unauthorized, Unavailable, UnknownActor
+from akter.fault import Faults
+from akter.handle import Handle, Member
+from akter.identity import CommandId, check_admissible, check_name, own_id
+from akter.query import Queries
+from akter.store import deployment, failure, reading
+from akter.store.deployment import Deployment, Placed
+from akter.store.flight import Line, Lost, StatementFailed
+from akter.store.turn import key
+from akter.store.wire import Statements, Wire
+from akter.tables import SCHEMA
+from akter.turn import Limits, Turns, poison_running
+
+A = TypeVar("A", bound=Actor)
+
+DAY_MS = 86_400_000
+
+
+class Akter:
+    """The actors of one database. Constructing it starts nothing and touches no network; the first call checks the schema.
+
+    `target` is a URL, `embedded:PATH`, or an `Engine` of your own; without one, `AKTER_DATABASE_URL`. `actors` are the classes it may
+    run. `schema` is the PostgreSQL schema of akter's tables. `execution`, `delivery` and `lock` are seconds: one run of a handler, one
+    call with its retries, one wait for a busy actor. `retry_window` is how long a minted command id may be retried; all processes of
+    one database use the same. `authorize` is asked for every call, beside each actor's own `access`.
+    """
+
+    def __init__(
+        self,
+        target: str | URL | Engine | None = None,
+        *,
+        actors: Iterable[type[Actor]],
+        schema: str = SCHEMA,
+        execution: float = 10.0,
+        delivery: float = 30.0,
+        lock: float = 2.0,
+        retry_window: timedelta = timedelta(days=1),
+        authorize: Policy | None = None,
+    ) -> None:
+        self.engine, self._made_engine = engine_for(target)
+        self.schema, self.authorize = schema, authorize
+        self.actors = _registry(actors)
+        self.limits = _limits(execution, delivery, lock)
+        self.retry_window_ms = _window(retry_window)
+        self.faults = Faults()
+        self._begin()
+        _alive.add(self)
+
+    def _begin(self) -> None:
+        self._joined: Deployment | None = None
+        self._clock = Clock(0)
+        self._joining = threading.Lock()
+        self._statements = Statements(self.schema)
+        self._turns = Turns(self.engine, self._statements, self.faults, self.limits, seats(self.engine), lambda: self.retry_window_ms)
+        self._queries = Queries(self.engine, self._statements, self.limits.execution)
+
+    def actor(self, kind: type[A], id: str | None = None) -> A:
+        """A handle of the actor `kind`/`id`, or of a singleton. It writes nothing; its commands are turns in the calling thread.
+
+        Raises `UnknownActor` for a class that is not registered and `PayloadInvalid` for an id that cannot be stored.
+        """
+        around = ambient(self)
+        definition = self._definition(kind)
+        return cast(A, Handle(definition, locate(kind, around.tenant, id), self, around.caller))
+
+    def new(self, kind: type[A]) -> A:
+        """A handle of an actor with a new random id, which sorts by time."""
+        return self.actor(kind, str(_uuid7()))
+
+    def command_id(self, id: str | CommandId, *, scope: str | None = None) -> AbstractContextManager[None]:
+        """Give the one command in this block an id, so that repeating it later returns the first answer instead of running again.
+
+        `id` is text of 1 to 255 characters, such as a request's Idempotency-Key, or an id from `mint_command_id`. A text is the caller's
+        own: it is kept apart by `scope`, the caller unless given, and lives as long as its receipt.
+        """
+        if running.get() is not None:
+            raise InsideTurn("a command_id(...) block belongs outside turns: what a turn sends has ids of its own")
+        if isinstance(id, str):
+            own_id("", id)
+        elif not isinstance(cast(object, id), CommandId):
+            raise InvalidCommandId("a command id is text, or a CommandId from mint_command_id()")
+        return surround(self, given=GivenId(id, scope))
+
+    def acting_as(self, caller: Caller) -> AbstractContextManager[None]:
+        """Act as a caller in this block; handles keep the caller they were made under."""
+        return surround(self, caller=caller)
+
+    def tenant(self, tenant: str) -> AbstractContextManager[None]:
+        """Address a tenant's actors in this block; handles keep the tenant they were made under."""
+        return surround(self, tenant=check_name(tenant, "a tenant", 128))
+
+    def mint_command_id(self) -> CommandId:
+        """A new command id, to be saved before the first try; raises `Unavailable` when the database has never been reached."""
+        return CommandId.mint(self._now_ms(), self.retry_window_ms)
+
+    def outcome(self, handle: Actor, id: str | CommandId, *, scope: str | None = None) -> Any:
+        """What a command answered under this id: returned, or raised when it was a rejection; `LookupError` when there is no receipt."""
+        where = cast(Handle, handle)
+        definition, address = where._definition, where._address
+        self._join()
+        stored = str(id) if isinstance(id, CommandId) or id.startswith("v1.") else self._own(ambient(self).caller, id, scope)
+        with self._wire() as wire:
+            try:
+                rows = wire.fly([Line(self._statements.get(reading.receipt_of), {**key(address), "command_id": stored})], 10.0)[0].rows
+            except (StatementFailed, Lost) as problem:
+                raise Unavailable(f"the receipt cannot be read now: {problem}") from problem
+        if not rows:
+            raise LookupError(f"{address} has no receipt of {stored!r}: it did not run, or its receipt was pruned")
+        name, _, caller_key, kept = rows[0]
+        if caller_key != ambient(self).caller.key and not stored.startswith("v1."):
+            raise Unauthorized("this command id belongs to another caller", code="receipt_access_denied", command_id=stored)
+        return outcome.answer(kept, definition.names[name])
+
+    def migrate(self, revision: str = "head") -> None:
+        """Create or upgrade akter's schema, as `akter migrate` does."""
+        from akter import schema
+
+        schema.upgrade(self.engine, revision, schema=self.schema)
+
+    def verify(self) -> None:
+        """Check the schema and this process's settings now, as the first call would; raises `SchemaError`."""
+        self._join()
+
+    def close(self) -> None:
+        """Close the connections of an engine that akter made; an engine of yours is left alone."""
+        if self._made_engine:
+            self.engine.dispose()
+
+    def __enter__(self) -> Akter:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def call(self, member: Member, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Run a command or query of a handle; what calling it does."""
+        handle, command = member.handle, member.command
+        if (inside := running.get()) is not None:
+            problem = InsideTurn(
+                f"{command.where} was called inside a turn or query: use self.send(...) to reach another actor after the commit, "
+                "and a plain method call for the actor itself"
+            )
+            poison_running(problem)
+            refuse = getattr(inside, "refuse", None)
+            if refuse is not None:
+                refuse(problem)
+            raise problem
+        _warn_in_event_loop(command.where)
+        _, arguments = command.bind(args, kwargs)
+        around = ambient(self)
+        caller = handle._caller or around.caller
+        self._authorize(member, caller)
+        self._join()
+        if command.mark.kind == "query":
+            result = self._queries.run(handle._definition, command, handle._address, arguments)
+        else:
+            result = self._turns.run(self._call(member, arguments, caller, around.given))
+        self._authorize(member, caller)
+        return result
+
+    def _call(self, member: Member, arguments: Any, caller: Caller, given: GivenId | None) -> Call:
+        minted: CommandId | None = None
+        if given is None:
+            minted = self.mint_command_id()
+        elif isinstance(given.take().id, CommandId):
+            minted = cast(CommandId, given.id)
+            check_admissible(minted, self.retry_window_ms, minted.issued_at_ms)
+        id = str(minted) if minted is not None or given is None else self._own(caller, cast(str, given.id), given.scope)
+        command = member.command
+        return Call(
+            definition=member.handle._definition,
+            command=command,
+            address=member.handle._address,
+            id=id,
+            minted=minted,
+            arguments=arguments,
+            payload_hash=command.hash(arguments),
+            caller=caller,
+        )
+
+    def _own(self, caller: Caller, id: str, scope: str | None) -> str:
+        return own_id(caller.key if scope is None else scope, id)
+
+    def _authorize(self, member: Member, caller: Caller) -> None:
+        definition, address, command = member.handle._definition, member.handle._address, member.command
+        asked = Access(caller, address.tenant_id, definition.name, address.actor_id, command.name, command.mark.kind)
+        if command.mark.internal and caller.key.startswith('["System"') is False:
+            raise Unauthorized(f"{command.where} is internal: only the deployment's own code may call it")
+        if not allowed(asked, definition.options.access, self.authorize):
+            raise Unauthorized(f"{type(caller).__name__} may not call {command.where}")
+
+    def _definition(self, kind: type[Actor]) -> Definition:
+        definition = getattr(kind, "__akter__", None)
+        if not isinstance(definition, Definition):
+            raise TypeError("actor(...) takes an Actor subclass and an id")
+        if self.actors.get(definition.name) is not definition:
+            raise UnknownActor(f"{kind.__name__} is not registered with this Akter: add it to actors=[...]")
+        return definition
+
+    def _now_ms(self) -> int:
+        self._join()
+        now = self._clock.now_ms()
+        if now is None:
+            self._joined = None
+            self._join()
+            now = self._clock.now_ms()
+        return now if now is not None else int(time.time() * 1000)
+
+    def _join(self) -> None:
+        if self._joined is not None:
+            return
+        with self._joining:
+            if self._joined is None:
+                self._joined = self._verified()
+                self._clock.set(self._joined.now_ms)
+
+    def _verified(self) -> Deployment:
+        from akter import schema
+
+        types = [
+            Placed(definition.name, definition.aliases, definition.options.placement)
+            for name, definition in self.actors.items()
+            if name == definition.name
+        ]
+        with self._wire() as wire:
+            connection: Connection = wire.connection.execution_options(schema_translate_map={SCHEMA: self.schema})
+            try:
+                with connection.begin():
+                    schema.verify(connection, schema=self.schema)
+                    return deployment.join(connection, self.retry_window_ms, types)
+            except Exception as problem:
+                for error in failure.driver_errors(problem):
+                    raise failure.of_statement(error, "", self.schema) from problem
+                raise
+
+    def _wire(self) -> Wire:
+        return Wire(self.engine, self._statements)
+
+
+_alive: weakref.WeakSet[Akter] = weakref.WeakSet()
+
+
+def _after_fork_in_child() -> None:
+    for app in list(_alive):
+        # The parent's connections are the parent's: they are forgotten here, not closed.
+        app.engine.dispose(close=False)
+        app._begin()
+
+
+os.register_at_fork(after_in_child=_after_fork_in_child)
+
+
+def _registry(actors: Iterable[type[Actor]]) -> dict[str, Definition]:
+    found: dict[str, Definition] = {}
+    for kind in actors:
+        definition = getattr(kind, "__akter__", None)
+        if not isinstance(definition, Definition):
+            raise DeclarationError(f"actors=[...] takes Actor subclasses, and {kind!r} is none")
+        for name in (definition.name, *definition.aliases):
+            if found.setdefault(name, definition) is not definition:
+                other = found[name].kind
+                raise DeclarationError(
+                    f"{kind.__module__}.{kind.__name__} and {other.__module__}.{other.__name__} are both called {name!r}: "
+                    "give one of them another name= in its class statement"
+                )
+    return found
+
+
+def _limits(execution: float, delivery: float, lock: float) -> Limits:
+    for name, value in (("execution", execution), ("delivery", delivery), ("lock", lock)):
+        if not 0.001 <= value <= 2_147_483.0:
+            raise ConfigurationError(f"Akter: {name} is seconds between 0.001 and 2147483, not {value!r}")
+    return Limits(execution=execution, delivery=delivery, lock=lock)
+
+
+def _window(window: timedelta) -> int:
+    milliseconds = window // timedelta(milliseconds=1)
+    if not 1 <= milliseconds <= 30 * DAY_MS:
+        raise ConfigurationError("Akter: retry_window is from one millisecond to 30 days")
+    return milliseconds
+
+
+def _uuid7() -> uuid.UUID:
+    now = int(time.time() * 1000)
+    rest = uuid.uuid4().int & ((1 << 74) - 1)
+    return uuid.UUID(int=now << 80 | 0x7 << 76 | (rest >> 62) << 64 | 0b10 << 62 | rest & ((1 << 62) - 1))
+
+
+def _warn_in_event_loop(where: str) -> None:
+    if asyncio._get_running_loop() is not None:
+        warnings.warn(
+            f"{where} blocks the event loop this thread runs: call it with `await asyncio.to_thread(...)`", RuntimeWarning, stacklevel=4
+        )

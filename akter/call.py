@@ -1,0 +1,55 @@
+"""One command on its way to its turn."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from akter.caller import Caller
+from akter.command import Command
+from akter.definition import Definition
+from akter.errors import CommandConflict, CommandExpired, InvalidCommandId, NotCreated, Unauthorized
+from akter.identity import Address, CommandId
+from akter.store.turn import Admitted
+
+
+@dataclass(slots=True, kw_only=True)
+class Call:
+    """A command with its arguments, id and caller; it is the same in every retry."""
+
+    definition: Definition
+    command: Command
+    address: Address
+    id: str
+    minted: CommandId | None
+    arguments: Any
+    payload_hash: str
+    caller: Caller
+    retried: bool = False
+
+    def check_receipt(self, found: Admitted) -> None:
+        """Refuse another use of this id; raises `Unauthorized` or `CommandConflict`."""
+        if found.caller_key != self.caller.key:
+            raise Unauthorized("this command id belongs to another caller", code="receipt_access_denied", command_id=self.id)
+        known = self.definition.names.get(found.command or "")
+        if known is not self.command or found.payload_hash != self.payload_hash:
+            raise CommandConflict(
+                f"the command id {self.id!r} was used for {found.command} "
+                f"{'with other arguments' if known is self.command else f'and now for {self.command.name}'}: use a new id",
+                command_id=self.id,
+            )
+
+    def check_admission(self, found: Admitted) -> None:
+        """Refuse a command that may not run now; raises `NotCreated`."""
+        if self.definition.creating and not found.created and not self.command.mark.creates:
+            creating = ", ".join(sorted(name for name, member in self.definition.members.items() if member.mark.creates))
+            raise NotCreated(f"{self.address} does not exist yet: it is created by {creating}", command_id=self.id)
+
+    def check_expiry(self, now_ms: int) -> None:
+        """Refuse an id whose time has passed, or has not come; raises `CommandExpired` or `InvalidCommandId`."""
+        if self.minted is None:
+            return
+        if now_ms >= self.minted.expires_at_ms:
+            raise CommandExpired(command_id=self.id)
+        if self.minted.issued_at_ms > now_ms:
+            raise InvalidCommandId("this command id was issued in the future", code="future", command_id=self.id)

@@ -1,0 +1,70 @@
+"""Which database: a URL, an embedded server or an engine of the application's own, accepted or refused with the remedy."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import sqlalchemy
+from sqlalchemy import Engine
+from sqlalchemy.engine import URL, make_url
+from sqlalchemy.exc import ArgumentError
+from sqlalchemy.pool import QueuePool, SingletonThreadPool, StaticPool
+
+from akter.errors import ConfigurationError
+
+POOL_SIZE = 16
+"""Connections of an engine that akter makes; of an engine it is given, the engine's own pool decides."""
+
+
+def engine_for(target: str | URL | Engine | None = None, **options: Any) -> tuple[Engine, bool]:
+    """The engine for a URL, `embedded:PATH`, an engine, or `AKTER_DATABASE_URL`, and whether akter made it.
+
+    Nothing is connected to. Raises `ConfigurationError` for drivers and engines that cannot carry a turn.
+    """
+    if target is None:
+        target = os.environ.get("AKTER_DATABASE_URL") or None
+        if target is None:
+            raise ConfigurationError("no database is given: pass a URL, an engine or 'embedded:./data', or set AKTER_DATABASE_URL")
+    if isinstance(target, Engine):
+        return _checked(target), False
+    if not isinstance(target, str | URL):
+        if hasattr(target, "sync_engine"):
+            raise ConfigurationError("an AsyncEngine cannot carry a turn: pass a synchronous engine, create_engine('postgresql+psycopg://...')")
+        raise ConfigurationError(f"a database is a URL or an Engine, not {type(target).__name__}")
+    settings: dict[str, Any] = {"pool_size": POOL_SIZE, "max_overflow": 0, "hide_parameters": True, **options}
+    if isinstance(target, str) and target.startswith("embedded:"):
+        from akter import embedded
+
+        return embedded.engine(target, **settings), True
+    return _checked(sqlalchemy.create_engine(_url(target), **settings)), True
+
+
+def _url(target: str | URL) -> URL:
+    try:
+        url = make_url(target)
+    except ArgumentError:
+        raise ConfigurationError("the database URL cannot be read: it looks like postgresql://user:password@host/database") from None
+    backend, _, driver = url.drivername.partition("+")
+    if backend not in ("postgresql", "postgres"):
+        raise ConfigurationError(f"akter needs PostgreSQL, and the URL says {backend}: use postgresql://...")
+    if driver not in ("", "psycopg"):
+        raise ConfigurationError(f"akter needs the driver psycopg 3, and the URL says {driver}: use postgresql+psycopg://...")
+    return url.set(drivername="postgresql+psycopg")
+
+
+def _checked(engine: Engine) -> Engine:
+    if engine.dialect.name != "postgresql" or engine.dialect.driver != "psycopg" or engine.dialect.is_async:
+        raise ConfigurationError(
+            f"akter needs a synchronous engine on psycopg 3, and this one uses {engine.dialect.name}+{engine.dialect.driver}: "
+            "create_engine('postgresql+psycopg://...')"
+        )
+    return engine
+
+
+def seats(engine: Engine) -> int:
+    """How many turns may run at once: never more than the engine's pool holds."""
+    pool = engine.pool
+    if isinstance(pool, StaticPool | SingletonThreadPool):
+        return 1
+    return max(1, pool.size()) if isinstance(pool, QueuePool) else POOL_SIZE

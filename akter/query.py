@@ -1,0 +1,172 @@
+"""Queries: a handler that only reads, on one committed snapshot, without a lock and without a receipt."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+from akter import sql
+from akter.actor import Actor
+from akter.command import Command
+from akter.context import running
+from akter.definition import Definition
+from akter.errors import AkterError, Defect, InsideTurn, PayloadInvalid, TurnEnded, Unavailable
+from akter.identity import Address
+from akter.intent import Request
+from akter.rejection import Rejection
+from akter.store import failure, reading
+from akter.store.flight import Line, Lost, StatementFailed, raw
+from akter.store.reading import Seen
+from akter.store.turn import key
+from akter.store.wire import Statements, Wire
+
+_SNAPSHOT = Line(raw("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"), {})
+
+
+class _Moved(BaseException):
+    """The state changed between the first read and the snapshot; the handler starts again on the snapshot."""
+
+
+class Reading:
+    """One query: what the actor's verbs talk to while its handler runs."""
+
+    __slots__ = ("_begin", "_open", "_problem", "_sql", "_thread", "_where")
+
+    def __init__(self, where: str, begin: Callable[[], sql.OwnSql]) -> None:
+        self._where, self._begin = where, begin
+        self._open, self._thread = True, threading.get_ident()
+        self._sql: sql.OwnSql | None = None
+        self._problem: BaseException | None = None
+
+    def check(self) -> None:
+        """A query may not change or ask for anything."""
+        self.alive()
+        self.refuse(InsideTurn(f"{self._where} is a query, which cannot change state or send anything: make it a @command"))
+
+    def alive(self) -> None:
+        """Raise `TurnEnded` after the query ended, or in another thread."""
+        if not self._open or threading.get_ident() != self._thread:
+            raise TurnEnded(f"an actor was used outside its query {self._where}")
+
+    def refuse(self, problem: AkterError) -> None:
+        """Fail the query, even if the handler swallows the problem."""
+        self._problem = self._problem or problem
+        raise problem
+
+    def record(self, request: Request) -> str:
+        """Nothing can be asked for."""
+        self.check()
+        raise AssertionError(request)
+
+    def connection(self) -> Any:
+        """A SQLAlchemy connection on the query's read-only snapshot."""
+        return self._own_sql().connection
+
+    def session(self) -> Any:
+        """An ORM session on the query's read-only snapshot."""
+        return self._own_sql().session()
+
+    def _own_sql(self) -> sql.OwnSql:
+        self.alive()
+        if self._sql is None:
+            self._sql = self._begin()
+        return self._sql
+
+    def end(self) -> None:
+        """The handler is done; raises what it swallowed."""
+        self._open = False
+        if self._sql is not None:
+            self._sql.end()
+        if self._problem is not None:
+            raise self._problem
+
+
+class Queries:
+    """Runs queries in the thread that calls."""
+
+    def __init__(self, engine: Any, compiled: Statements, execution: float) -> None:
+        self._engine, self._compiled, self._execution = engine, compiled, execution
+
+    def run(self, definition: Definition, query: Command, address: Address, arguments: Any) -> Any:
+        """Run a query and return its result; raises `Unavailable`, `Defect` and what the handler rejects with."""
+        seconds = query.mark.timeout or self._execution
+        deadline = time.monotonic() + seconds
+        try:
+            return self._attempt(definition, query, address, arguments, deadline)
+        except Unavailable:
+            if time.monotonic() >= deadline:
+                raise
+            # A pooled connection may have died since it was last used; a query writes nothing, so it may simply run again.
+            return self._attempt(definition, query, address, arguments, deadline)
+
+    def _attempt(self, definition: Definition, query: Command, address: Address, arguments: Any, deadline: float) -> Any:
+        with Wire(self._engine, self._compiled) as wire:
+            try:
+                if query.mark.sql:
+                    seen = self._snapshot(wire, address, deadline)
+                else:
+                    seen = self._fly(wire, [self._read(address)], deadline)
+                try:
+                    return self._handle(definition, query, address, arguments, wire, seen, deadline)
+                except _Moved:
+                    wire.roll_back()
+                    seen = self._snapshot(wire, address, deadline)
+                    return self._handle(definition, query, address, arguments, wire, seen, deadline)
+            finally:
+                wire.roll_back()
+
+    def _read(self, address: Address) -> Line:
+        return Line(self._compiled.get(reading.state_of), key(address))
+
+    def _snapshot(self, wire: Wire, address: Address, deadline: float) -> Seen:
+        rest = max(1, int((deadline - time.monotonic()) * 1000))
+        limits = {"statement_timeout": f"{rest}ms", "idle_in_transaction_session_timeout": f"{rest + 1000}ms"}
+        return self._fly(wire, [_SNAPSHOT, Line(self._compiled.get(reading.limit), limits), self._read(address)], deadline)
+
+    def _fly(self, wire: Wire, lines: list[Line], deadline: float) -> Seen:
+        try:
+            return Seen(*wire.fly(lines, max(0.001, deadline - time.monotonic()))[-1].rows[0])
+        except StatementFailed as failed:
+            raise failure.of_statement(failed.error, "", self._compiled.schema) from failed.error
+        except Lost as lost:
+            raise Unavailable(f"the database connection was lost: {lost}") from lost
+
+    def _handle(
+        self, definition: Definition, query: Command, address: Address, arguments: Any, wire: Wire, seen: Seen, deadline: float
+    ) -> Any:
+        def begin() -> sql.OwnSql:
+            if not wire.in_transaction:
+                if self._snapshot(wire, address, deadline).version != seen.version:
+                    raise _Moved
+            return sql.OwnSql(wire, 1.0, lambda problem: None, savepoint=False)
+
+        where = Reading(query.where, begin)
+        token = running.set(where)
+        try:
+            fields = definition.fresh() if seen.value is None else definition.load(seen.value, seen.payload_version or 0)
+            actor: Actor = definition.kind.__new__(definition.kind)
+            actor._enter(address, where, fields)
+            before = definition.dump(fields) if definition.may_change else b""
+            value = query.call(actor, arguments)
+            where.end()
+            if definition.may_change and definition.dump(actor.__dict__) != before:
+                raise InsideTurn(f"{query.where} is a query and changed the actor's state, which is not saved: make it a @command")
+            return query.result.round_trip(value)[1]
+        except (Rejection, InsideTurn, TurnEnded):
+            raise
+        except PayloadInvalid as problem:
+            raise Defect(f"{query.where} of {address} failed: {problem}") from problem
+        except Exception as problem:
+            raise self._failed(query, address, problem) from problem
+        finally:
+            running.reset(token)
+
+    def _failed(self, query: Command, address: Address, problem: Exception) -> AkterError:
+        for error in failure.driver_errors(problem):
+            if failure.is_retryable(error):
+                return Unavailable(f"{query.where}: {error}")
+        if isinstance(problem, AkterError):
+            return problem
+        return Defect(f"{query.where} of {address} failed: {type(problem).__name__}: {problem}")

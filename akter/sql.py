@@ -1,0 +1,68 @@
+"""The application's own SQL inside a turn: in the same transaction, and unable to end it unnoticed."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+
+from sqlalchemy import Connection, event
+from sqlalchemy.orm import Session
+
+from akter.errors import InsideTurn
+from akter.store.flight import Line, raw
+from akter.store.wire import Wire
+
+_SAVEPOINT = Line(raw("SAVEPOINT akter_turn"), {})
+BACK_TO_SAVEPOINT = Line(raw("ROLLBACK TO SAVEPOINT akter_turn"), {})
+
+
+class OwnSql:
+    """A turn's connection and session, made when a handler first asks for them."""
+
+    def __init__(self, wire: Wire, seconds: float, poison: Callable[[BaseException], None], *, savepoint: bool) -> None:
+        if savepoint:
+            # A rejection takes back what the handler wrote, and keeps its receipt.
+            wire.fly([_SAVEPOINT], seconds)
+        self.connection: Connection = wire.connection
+        self._poison, self._session, self._open = poison, None, True
+        self.connection.begin()
+        event.listen(self.connection, "commit", self._refuse_commit)
+        event.listen(self.connection, "rollback", self._refuse_rollback)
+
+    _session: Session | None
+
+    def session(self) -> Session:
+        """The ORM session on the turn's connection."""
+        if self._session is None:
+            self._session = Session(bind=self.connection, join_transaction_mode="create_savepoint")
+        return self._session
+
+    def keep(self) -> None:
+        """Send what the session still holds to the database, as part of the turn."""
+        if self._session is not None:
+            self._session.commit()
+            self._session.close()
+
+    def end(self) -> None:
+        """Take the connection and the session away from the handler."""
+        self._open = False
+        if self._session is not None:
+            with contextlib.suppress(Exception):
+                self._session.close()
+
+    def _refuse_commit(self, _: Connection) -> None:
+        self._refuse("commit")
+
+    def _refuse_rollback(self, _: Connection) -> None:
+        self._refuse("rollback")
+
+    def _refuse(self, verb: str) -> None:
+        if self._open:
+            problem = InsideTurn(
+                f"a handler cannot {verb} the turn's transaction, which commits when the handler returns: "
+                "raise a Rejection to undo it, or use begin_nested() for a part"
+            )
+            self._poison(problem)
+            raise problem
+
+

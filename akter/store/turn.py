@@ -1,0 +1,207 @@
+"""The statements of a turn: lock, then read; write, then commit. Each is written for one command or for many.
+
+A statement reads its rows from a source: one row of parameters for a lone command, parallel arrays for a group.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from sqlalchemy import (
+    ARRAY,
+    JSON,
+    BigInteger,
+    Column,
+    FromClause,
+    Integer,
+    LargeBinary,
+    Text,
+    and_,
+    bindparam,
+    case,
+    cast,
+    false,
+    func,
+    literal_column,
+    select,
+    true,
+    type_coerce,
+    update,
+)
+from sqlalchemy.dialects.postgresql import insert
+from sqlalchemy.sql.expression import Select
+from sqlalchemy.sql.type_api import TypeEngine
+
+from akter.identity import Address
+from akter.store.clock import now_ms, transaction_id
+from akter.tables import IDENTITY, generations, receipts, state
+
+FENCE = "akter: this turn lost its fence"
+"""What the write statement fails with when the state changed under the turn, or the transaction is not the turn's any more."""
+
+_TYPES: dict[str, TypeEngine[Any]] = {
+    "bucket": Integer(),
+    "routing_key": BigInteger(),
+    "tenant_id": Text(),
+    "actor_type": Text(),
+    "actor_id": Text(),
+    "command_id": Text(),
+    "command": Text(),
+    "payload_hash": Text(),
+    "caller_key": Text(),
+    "outcome": Text(),
+    "expires_at_ms": BigInteger(),
+    "started_at_ms": BigInteger(),
+    "value": Text(),
+    "version": BigInteger(),
+    "payload_version": Integer(),
+    "ord": Integer(),
+}
+
+
+class Admitted(NamedTuple):
+    """What the read knows of one command, under the actor's lock."""
+
+    generation: int
+    created: bool
+    event_sequence: int
+    value: bytes | None
+    version: int | None
+    payload_version: int | None
+    command: str | None
+    payload_hash: str | None
+    caller_key: str | None
+    outcome: str | None
+    now_ms: int
+    transaction: str
+    ord: int
+
+
+def source(prefix: str, names: Sequence[str], many: bool) -> FromClause:
+    """The rows a statement works on: parameters called `prefix` + name, arrays of them when there are many."""
+    if not many:
+        return select(*(bindparam(prefix + name, type_=_TYPES[name]).label(name) for name in names)).subquery(f"{prefix}rows")
+    arrays = [bindparam(prefix + name, type_=ARRAY(_TYPES[name])) for name in names]
+    columns = [Column(name, _TYPES[name]) for name in names]
+    return func.unnest(*arrays).table_valued(*columns, name=f"{prefix}rows").render_derived()
+
+
+def settings() -> Select[Any]:
+    """Limit the rest of the transaction, in milliseconds: each statement, each wait for a lock, each idle time."""
+    return select(
+        *(
+            func.set_config(literal_column(f"'{name}'"), bindparam(name, type_=Text()), true()).label(name)
+            for name in ("statement_timeout", "lock_timeout", "idle_in_transaction_session_timeout")
+        )
+    )
+
+
+def lock(many: bool) -> Select[Any]:
+    """Lock the actors' generation rows in key order, making those that are missing; returns how many were made.
+
+    `ON CONFLICT DO UPDATE` locks an existing row FOR NO KEY UPDATE even where its WHERE lets nothing be written.
+    """
+    rows = source("", IDENTITY, many)
+    keys = [rows.c[name] for name in IDENTITY]
+    chosen = select(*keys).distinct().order_by(*keys) if many else select(*keys)
+    made = insert(generations).from_select(list(IDENTITY), chosen)
+    made = made.on_conflict_do_update(
+        index_elements=list(IDENTITY), set_={"generation": generations.c.generation}, where=false()
+    ).returning(generations.c.bucket)
+    return select(func.count(type_=Integer())).select_from(made.cte("made"))
+
+
+def read(many: bool) -> Select[Any]:
+    """What the commands need to know, read in a statement of its own: a lock that waited must not show its old snapshot."""
+    names = (*IDENTITY, "command_id", "ord")
+    rows = source("", names, many)
+
+    def mine(table: FromClause) -> Any:
+        return and_(*(table.c[name] == rows.c[name] for name in IDENTITY))
+
+    return select(
+        generations.c.generation,
+        generations.c.created,
+        generations.c.event_sequence,
+        type_coerce(cast(state.c.value, Text), LargeBinary),
+        state.c.version,
+        state.c.payload_version,
+        receipts.c.command,
+        receipts.c.payload_hash,
+        receipts.c.caller_key,
+        receipts.c.outcome,
+        now_ms().label("now_ms"),
+        transaction_id().label("transaction"),
+        rows.c.ord,
+    ).select_from(
+        rows.join(generations, mine(generations))
+        .outerjoin(state, mine(state))
+        .outerjoin(receipts, and_(mine(receipts), receipts.c.command_id == rows.c.command_id))
+    )
+
+
+def write(many: bool, states: bool, created: bool) -> Select[Any]:
+    """Write receipts, and the states and creation marks there are, all or nothing.
+
+    Fails with `FENCE` when a state's version is not the one that was read, or when the transaction is not the one that was admitted.
+    """
+    kept = _receipts(many).cte("kept")
+    wanted: list[Any] = [select(func.count()).select_from(kept).scalar_subquery() == bindparam("receipts", type_=BigInteger())]
+    if states:
+        saved = _states(many).cte("saved")
+        wanted.append(select(func.count()).select_from(saved).scalar_subquery() == bindparam("states", type_=BigInteger()))
+    if created:
+        marked = _marks(many).cte("marked")
+        wanted.append(select(func.count()).select_from(marked).scalar_subquery() == bindparam("marks", type_=BigInteger()))
+    moved = transaction_id() != bindparam("transaction", type_=Text())
+    # A cast that fails is the only error plain SQL can raise, and an error is what makes the COMMIT behind it roll back.
+    said = (literal_column(f"'{FENCE}: {why}'", Text()) for why in ("another transaction", "the state changed"))
+    reason = cast(case((moved, next(said)), else_=next(said)), Integer)
+    return select(case((and_(~moved, *wanted), literal_column("0", Integer())), else_=reason).label("fence"))
+
+
+def _receipts(many: bool) -> Any:
+    names = ("command_id", "command", "payload_hash", "caller_key", "outcome", "expires_at_ms", "started_at_ms")
+    rows = source("receipt_", (*IDENTITY, *names), many)
+    columns = [rows.c[name] for name in (*IDENTITY, *names)]
+    made = insert(receipts).from_select([*IDENTITY, *names, "committed_at_ms"], select(*columns, now_ms()))
+    return made.returning(receipts.c.bucket)
+
+
+def _states(many: bool) -> Any:
+    names = (*IDENTITY, "value", "version", "payload_version")
+    rows = source("state_", names, many)
+    columns = [cast(rows.c[name], JSON) if name == "value" else rows.c[name] for name in names]
+    made = insert(state).from_select(list(names), select(*columns))
+    fresh = made.excluded
+    return made.on_conflict_do_update(
+        index_elements=list(IDENTITY),
+        set_={"value": fresh.value, "version": fresh.version, "payload_version": fresh.payload_version},
+        where=state.c.version == fresh.version - literal_column("1"),
+    ).returning(state.c.bucket)
+
+
+def _marks(many: bool) -> Any:
+    rows = source("mark_", IDENTITY, many)
+    made = update(generations).values(created=true())
+    return made.where(and_(*(generations.c[name] == rows.c[name] for name in IDENTITY))).returning(generations.c.bucket)
+
+
+def clock() -> Select[Any]:
+    """The clock alone, to ask after the commit."""
+    return select(now_ms().label("now_ms"))
+
+
+def parameters(prefix: str, rows: Sequence[dict[str, Any]], many: bool) -> dict[str, Any]:
+    """The parameters of a `source` for these rows."""
+    if not many:
+        return {prefix + name: value for name, value in rows[0].items()}
+    return {prefix + name: [row[name] for row in rows] for name in rows[0]}
+
+
+def key(address: Address) -> dict[str, Any]:
+    """An address as the columns that name it."""
+    return address._asdict()
+
+
