@@ -35,6 +35,7 @@ class Compiled(NamedTuple):
     name: bytes
     sql: bytes
     parameters: tuple[str, ...]
+    constants: Mapping[str, Any]
     readers: tuple[Callable[[bytes], Any], ...]
 
 
@@ -82,12 +83,13 @@ def compile_core(statement: Core, schema: str) -> Compiled:
     sql = str(compiled).encode()
     readers = tuple(_reader(column.type) for column in statement.selected_columns) if isinstance(statement, Select) else ()
     names = tuple(compiled.positiontup or ())  # type: ignore[attr-defined]
-    return Compiled(b"akter_" + hashlib.blake2b(sql, digest_size=9).hexdigest().encode(), sql, names, readers)
+    constants = {name: value for name, value in compiled.params.items() if value is not None}
+    return Compiled(b"akter_" + hashlib.blake2b(sql, digest_size=9).hexdigest().encode(), sql, names, constants, readers)
 
 
 def raw(sql: str) -> Compiled:
     """A statement without parameters that Core has no word for, such as BEGIN."""
-    return Compiled(b"", sql.encode(), (), ())
+    return Compiled(b"", sql.encode(), (), {}, ())
 
 
 def fly(connection: psycopg.Connection[Any], link: Link, lines: Sequence[Line], seconds: float) -> list[Rows]:
@@ -112,6 +114,8 @@ def fly(connection: psycopg.Connection[Any], link: Link, lines: Sequence[Line], 
 
 def _send(pgconn: pq.abc.PGconn, link: Link, line: Line) -> bytes:
     statement, values = line
+    if statement.constants:
+        values = {**statement.constants, **values}
     parameters = [_text(values[name]) for name in statement.parameters]
     if link.pooled or not statement.name:
         pgconn.send_query_params(statement.sql, parameters)
