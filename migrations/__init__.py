@@ -1,1 +1,1 @@
-"""The history of akter's schema, as Alembic revisions."""
+"""The history of the akter schema, as an Alembic script directory."""

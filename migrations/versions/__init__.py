@@ -1,1 +1,1 @@
-"""One module per revision; nothing in them changes once released."""
+"""The revisions, oldest first; each is plain DDL that never imports akter."""
