@@ -148,6 +148,11 @@ class Akter:
         """Check the schema and this process's settings now, as the first call would; raises `SchemaError`."""
         self._join()
 
+    def clock_moved(self, by_ms: int) -> None:
+        """Carry on the clock's estimate after a test moved the database's clock."""
+        if (now := self._clock.now_ms()) is not None:
+            self._clock.set(now + by_ms)
+
     def close(self) -> None:
         """Close the connections of an engine that akter made; an engine of yours is left alone."""
         if self._made_engine:

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from tenacity import RetryCallState, Retrying, retry_if_exception_type, wait_exponential_jitter
+from tenacity import RetryCallState, Retrying, retry_if_exception_type, wait_exponential, wait_random
 
 from akter import outcome
 from akter.actor import Actor
@@ -213,7 +213,7 @@ class Turns:
 
         unknown = isinstance(first, OutcomeUnknown)
         logger.info("turn.retry", extra={"akter_actor": str(call.address), "akter_command_id": call.id, "akter_reason": str(first)})
-        wait = wait_exponential_jitter(initial=0.05, max=2.0, jitter=0.05)
+        wait = wait_exponential(multiplier=0.05, max=2.0) + wait_random(0, 0.05)
         time.sleep(min(0.05, left(end)))
         try:
             for attempt in Retrying(retry=retry_if_exception_type(Unavailable), wait=wait, stop=is_over, reraise=True):
