@@ -21,11 +21,22 @@ from akter import outcome
 from akter.actor import Actor, locate
 from akter.call import Call
 from akter.caller import Access, Caller, Policy, allowed
+from akter.capability import poison_running
 from akter.clock import Clock
 from akter.context import GivenId, ambient, running, surround
 from akter.definition import Definition
+from akter.delivery import Delivery, Limits
 from akter.engine import engine_for, seats
-from akter.errors import ConfigurationError, DeclarationError, InsideTurn, InvalidCommandId, Unauthorized, Unavailable, UnknownActor
+from akter.errors import (
+    ConfigurationError,
+    DeclarationError,
+    InsideTurn,
+    InvalidCommandId,
+    PayloadInvalid,
+    Unauthorized,
+    Unavailable,
+    UnknownActor,
+)
 from akter.fault import Faults
 from akter.handle import Handle, Member
 from akter.identity import CommandId, check_admissible, check_name, own_id
@@ -33,10 +44,10 @@ from akter.query import Queries
 from akter.store import deployment, failure, reading
 from akter.store.deployment import Deployment, Placed
 from akter.store.flight import Line, Lost, StatementFailed
-from akter.store.turn import key
+from akter.store.rows import key
 from akter.store.wire import Statements, Wire
 from akter.tables import SCHEMA
-from akter.turn import Limits, Turns, poison_running
+from akter.turn import Surroundings
 
 A = TypeVar("A", bound=Actor)
 
@@ -49,7 +60,8 @@ class Akter:
     `target` is a URL, `embedded:PATH`, or an `Engine` of your own; without one, `AKTER_DATABASE_URL`. `actors` are the classes it may
     run. `schema` is the PostgreSQL schema of akter's tables. `execution`, `delivery` and `lock` are seconds: one run of a handler, one
     call with its retries, one wait for a busy actor. `retry_window` is how long a minted command id may be retried; all processes of
-    one database use the same. `authorize` is asked for every call, beside each actor's own `access`.
+    one database use the same. `max_payload_bytes` limits a command's arguments and its result, each. `authorize` is asked for every
+    call, beside each actor's own `access`.
     """
 
     def __init__(
@@ -62,11 +74,13 @@ class Akter:
         delivery: float = 30.0,
         lock: float = 2.0,
         retry_window: timedelta = timedelta(days=1),
+        max_payload_bytes: int = 1_048_576,
         authorize: Policy | None = None,
     ) -> None:
         self.engine, self._made_engine = engine_for(target)
         self.schema, self.authorize = schema, authorize
         self.actors = _registry(actors)
+        self.max_payload_bytes = _size(max_payload_bytes)
         self.limits = _limits(execution, delivery, lock)
         self.retry_window_ms = _window(retry_window)
         self.faults = Faults()
@@ -78,7 +92,8 @@ class Akter:
         self._clock = Clock(0)
         self._joining = threading.Lock()
         self._statements = Statements(self.schema)
-        self._turns = Turns(self.engine, self._statements, self.faults, self.limits, seats(self.engine), lambda: self.retry_window_ms)
+        around = Surroundings(self._statements, self.faults, self.limits.lock, self.retry_window_ms, self.max_payload_bytes)
+        self._turns = Delivery(self.engine, around, self.limits, seats(self.engine))
         self._queries = Queries(self.engine, self._statements, self.limits.execution)
 
     def actor(self, kind: type[A], id: str | None = None) -> A:
@@ -178,7 +193,9 @@ class Akter:
                 refuse(problem)
             raise problem
         _warn_in_event_loop(command.where)
-        _, arguments = command.bind(args, kwargs)
+        payload, arguments = command.bind(args, kwargs)
+        if len(payload) > self.max_payload_bytes:
+            raise PayloadInvalid(f"the arguments of {command.where}() are {len(payload)} bytes long; the limit is {self.max_payload_bytes}")
         around = ambient(self)
         caller = handle._caller or around.caller
         self._authorize(member, caller)
@@ -303,6 +320,12 @@ def _limits(execution: float, delivery: float, lock: float) -> Limits:
         if not 0.001 <= value <= 2_147_483.0:
             raise ConfigurationError(f"Akter: {name} is seconds between 0.001 and 2147483, not {value!r}")
     return Limits(execution=execution, delivery=delivery, lock=lock)
+
+
+def _size(size: int) -> int:
+    if isinstance(size, bool) or not 1 <= size <= 256 * 1024 * 1024:
+        raise ConfigurationError("Akter: max_payload_bytes is a number of bytes from 1 to 268435456")
+    return size
 
 
 def _window(window: timedelta) -> int:

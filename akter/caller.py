@@ -7,6 +7,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
+import msgspec
+
 from akter.identity import Address, check_name
 
 
@@ -79,3 +81,17 @@ def allowed(access: Access, *policies: Policy | None) -> bool:
     if not given:
         return isinstance(access.caller, System)
     return all(policy(access) is True for policy in given)
+
+
+class _Stored(msgspec.Struct, omit_defaults=True):
+    source: str
+    ref: tuple[str, str, str] | None = None
+    on_behalf_of: tuple[str, ...] | None = None
+
+
+def to_json(caller: System) -> str:
+    """The stored form of who sent a message or job."""
+    behalf = caller.on_behalf_of
+    principal = None if behalf is None else ("User", behalf.subject) if isinstance(behalf, User) else ("Anonymous",)
+    ref = None if caller.ref is None else (caller.ref.tenant_id, caller.ref.actor_type, caller.ref.actor_id)
+    return msgspec.json.encode(_Stored(caller.source, ref, principal)).decode()

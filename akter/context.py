@@ -26,7 +26,9 @@ class GivenId:
         """Use the id; raises `InvalidCommandId` the second time."""
         with self.lock:
             if self.used:
-                raise InvalidCommandId("a command_id(...) block covers exactly one command: open another block for the next", code="malformed")
+                raise InvalidCommandId(
+                    "a command_id(...) block covers exactly one command: open another block for the next", code="malformed"
+                )
             self.used = True
         return self
 
@@ -35,12 +37,12 @@ class GivenId:
 class Ambient:
     """What surrounds the calls of one Akter."""
 
-    caller: Caller = System()
+    caller: Caller
     tenant: str = DEFAULT_TENANT
     given: GivenId | None = None
 
 
-_NOTHING = Ambient()
+_NOTHING = Ambient(System())
 _ambient: ContextVar[tuple[tuple[object, Ambient], ...]] = ContextVar("akter_ambient", default=())
 
 running: ContextVar[object | None] = ContextVar("akter_running", default=None)

@@ -19,7 +19,7 @@ from akter.rejection import Rejection
 from akter.store import failure, reading
 from akter.store.flight import Line, Lost, StatementFailed, raw
 from akter.store.reading import Seen
-from akter.store.turn import key
+from akter.store.rows import key
 from akter.store.wire import Statements, Wire
 
 _SNAPSHOT = Line(raw("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"), {})

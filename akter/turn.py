@@ -1,30 +1,30 @@
 """The turn: one command, one transaction, from the lock to the commit.
 
-A turn without SQL of its own costs two network round trips. Admission: begin, limits, lock, read. Commit: state, receipt, commit.
+A turn without SQL of its own costs two network round trips. Admission: begin, limits, lock, read. Commit: state, receipt, what was
+asked for, commit.
 """
 
 from __future__ import annotations
 
 import logging
-import threading
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
-from tenacity import RetryCallState, Retrying, retry_if_exception_type, wait_exponential, wait_random
-
-from akter import outcome
+from akter import outcome, staging
 from akter.actor import Actor
 from akter.call import Call
+from akter.capability import Capability, left
 from akter.context import running
-from akter.errors import AkterError, Defect, InsideTurn, OutcomeUnknown, PayloadInvalid, TurnEnded, Unavailable
-from akter.fault import Crashed, Faults
-from akter.intent import Request
+from akter.errors import AkterError, Defect, OutcomeUnknown, PayloadInvalid, Unavailable
+from akter.fault import Faults
+from akter.identity import CommandId
+from akter.intent import Enqueue, Send
 from akter.rejection import Rejection
 from akter.sql import BACK_TO_SAVEPOINT, OwnSql
-from akter.store import failure, turn as statements
+from akter.store import failure
+from akter.store import turn as statements
 from akter.store.flight import Line, Lost, StatementFailed, raw
+from akter.store.rows import key, parameters
 from akter.store.turn import FENCE, Admitted
 from akter.store.wire import Statements, Wire
 
@@ -37,121 +37,144 @@ _GRACE = 5.0
 _NEAR_EXPIRY_MS = 120_000
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
-    """Seconds: a handler's execution, a call with its retries, one wait for the actor's lock."""
+class Surroundings(NamedTuple):
+    """What all turns of one Akter share; `lock` is seconds, `keep_ms` how long the receipt of a caller's own id lives."""
 
-    execution: float = 10.0
-    delivery: float = 30.0
-    lock: float = 2.0
+    statements: Statements
+    faults: Faults
+    lock: float
+    keep_ms: int
+    max_payload_bytes: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Ended:
-    """How a handler ended, in stored form and for its caller."""
+class Ended(NamedTuple):
+    """How a handler ended: in stored form, and for its caller."""
 
     outcome: str
-    state: bytes | None = None
     result: Any = None
     rejection: Rejection | None = None
+    state: bytes | None = None
 
 
 class Turn:
-    """One command inside its transaction: what the actor's verbs talk to while the handler runs."""
+    """One command inside its transaction, on a connection and in a thread of its own until `deadline`, a `time.monotonic()` value."""
 
-    __slots__ = ("_open", "_poison", "_sql", "_thread", "call", "deadline", "found", "requests", "wire")
+    __slots__ = ("_around", "_call", "_capability", "_deadline", "_found", "_wire")
 
-    def __init__(self, call: Call, wire: Wire, found: Admitted, deadline: float) -> None:
-        self.call, self.wire, self.found, self.deadline = call, wire, found, deadline
-        self.requests: list[Request] = []
-        self._thread, self._open = threading.get_ident(), False
-        self._poison: BaseException | None = None
-        self._sql: OwnSql | None = None
+    _found: Admitted
+    _capability: Capability
 
-    def check(self) -> None:
-        """Raise `TurnEnded` unless this thread is in the turn; either way of misuse spoils the turns concerned."""
-        if self._open and threading.get_ident() == self._thread:
-            return
-        problem = TurnEnded(f"{self.call.address} was used outside its turn of {self.call.command.where}, or from another thread")
-        if self._open:
-            self.poison(problem)
-        poison_running(problem)
-        raise problem
+    def __init__(self, call: Call, wire: Wire, deadline: float, around: Surroundings) -> None:
+        self._call, self._wire, self._deadline, self._around = call, wire, deadline, around
 
-    def poison(self, problem: BaseException) -> None:
-        """Make the turn a defect, even if the handler swallows the problem."""
-        if self._poison is None:
-            self._poison = problem
+    def run(self) -> Any:
+        """Run the command, or find its receipt; returns its result or raises its rejection.
 
-    def record(self, request: Request) -> str:
-        """Keep a request until the commit."""
-        self.check()
-        problem = InsideTurn("messages, jobs and events need the relay, which this version does not have yet")
-        self.poison(problem)
-        raise problem
+        Raises `Unavailable` when it may be retried under the same id, `OutcomeUnknown` when it may have committed, and `Defect`,
+        `NotCreated`, `CommandConflict`, `CommandExpired` and `Unauthorized` when it did not.
+        """
+        call = self._call
+        self._found = self._admit()
+        if not call.retried:
+            call.check_expiry(self._found.now_ms)
+        if self._found.outcome is not None:
+            return self._replay(self._found.outcome)
+        call.check_admission(self._found)
+        self._around.faults.at("before_handler", call)
+        ended = self._handle()
+        if time.monotonic() > self._deadline:
+            raise Unavailable(f"{call.command.where} took longer than its time limit, and nothing was saved", command_id=call.id)
+        self._around.faults.at("before_commit", call)
+        now_ms = self._commit(ended)
+        self._around.faults.at("after_commit", call)
+        call.check_expiry(now_ms)
+        if ended.rejection is not None:
+            raise ended.rejection
+        return ended.result
 
-    def connection(self) -> Any:
-        """The turn's SQLAlchemy connection."""
-        return self._own_sql().connection
-
-    def session(self) -> Any:
-        """The turn's ORM session."""
-        return self._own_sql().session()
-
-    def _own_sql(self) -> OwnSql:
-        self.check()
-        if self._sql is None:
-            self._sql = OwnSql(self.wire, left(self.deadline) + _GRACE, self.poison, savepoint=True)
-        return self._sql
-
-    def handle(self) -> Ended:
-        """Run the handler on the state that was read; raises `Defect` or `Unavailable` when nothing may be committed."""
-        actor, loaded = self._load()
-        token = running.set(self)
-        self._open = True
+    def _admit(self) -> Admitted:
+        get, address = self._around.statements.get, key(self._call.address)
+        lines = [
+            _BEGIN,
+            Line(get(statements.settings), self._limits()),
+            # Two statements: the read must see what the winner committed while the lock waited for it.
+            Line(get(statements.lock, False), address),
+            Line(get(statements.read, False), {**address, "command_id": self._call.id, "ord": 0}),
+        ]
         try:
-            ended = self._ended(actor, loaded)
+            return Admitted(*self._wire.fly(lines, left(self._deadline) + _GRACE)[3].rows[0])
+        except StatementFailed as failed:
+            if failed.error.sqlstate == "55P03":
+                raise Unavailable(f"{self._call.address} is busy with another turn", command_id=self._call.id) from failed.error
+            raise failure.of_statement(failed.error, self._call.id, self._around.statements.schema) from failed.error
+        except Lost as lost:
+            raise Unavailable(f"the database connection was lost: {lost}", command_id=self._call.id) from lost
+
+    def _replay(self, kept: str) -> Any:
+        self._call.check_receipt(self._found)
+        self._wire.roll_back()
+        self._call.check_expiry(self._found.now_ms)
+        return outcome.answer(kept, self._call.command)
+
+    def _handle(self) -> Ended:
+        call = self._call
+        self._capability = capability = Capability(call.command.where, self._mint, self._open_sql, self._around.max_payload_bytes)
+        token = running.set(capability)
+        try:
+            actor, loaded = self._load()
+            ended = self._call_handler(actor, loaded)
+            if capability.spoilt is not None:
+                raise capability.spoilt
+            return ended
         except Exception as problem:
             raise self._failed(problem) from problem
         finally:
-            self._open = False
             running.reset(token)
-            if self._sql is not None:
-                self._sql.end()
-        if self._poison is not None:
-            raise self._failed(self._poison) from self._poison
-        return ended
+            capability.close()
 
     def _load(self) -> tuple[Actor, bytes | None]:
-        call, found = self.call, self.found
-        definition = call.definition
-        try:
-            fields = definition.fresh() if found.value is None else definition.load(found.value, found.payload_version or 0)
-        except PayloadInvalid as problem:
-            raise self._failed(problem) from problem
-        current = found.value is not None and found.payload_version == len(definition.options.migrations)
-        loaded = found.value if current else None if found.value is not None else definition.dump(fields)
+        definition, found = self._call.definition, self._found
+        if found.value is None:
+            fields = definition.fresh()
+            loaded: bytes | None = definition.dump(fields)
+        else:
+            version = found.payload_version or 0
+            fields = definition.load(found.value, version)
+            loaded = found.value if version == len(definition.options.migrations) else None
         actor: Actor = definition.kind.__new__(definition.kind)
-        actor._enter(call.address, self, fields)
+        actor._enter(self._call.address, self._capability, fields)
         return actor, loaded
 
-    def _ended(self, actor: Actor, loaded: bytes | None) -> Ended:
-        call = self.call
+    def _call_handler(self, actor: Actor, loaded: bytes | None) -> Ended:
+        call = self._call
         try:
             value = call.command.call(actor, call.arguments)
         except Rejection as refused:
-            return Ended(outcome=outcome.refusal(refused), rejection=refused)
-        if self._sql is not None:
-            self._sql.keep()
+            return Ended(outcome.refusal(refused), rejection=refused)
+        if self._capability.sql is not None:
+            self._capability.sql.keep()
         raw_result, result = call.command.result.round_trip(value)
+        if len(raw_result) > self._around.max_payload_bytes:
+            raise PayloadInvalid(
+                f"{call.command.result.where} is {len(raw_result)} bytes long; the limit is {self._around.max_payload_bytes}"
+            )
         state = call.definition.dump(actor.__dict__)
         if state == loaded:
-            return Ended(outcome=outcome.success(raw_result), result=result)
+            return Ended(outcome.success(raw_result), result)
         call.definition.codec.decode(state)
-        return Ended(outcome=outcome.success(raw_result), state=state, result=result)
+        return Ended(outcome.success(raw_result), result, state=state)
 
-    def _failed(self, problem: BaseException) -> AkterError:
-        call = self.call
+    def _mint(self, request: Send | Enqueue) -> CommandId:
+        now, when = self._found.now_ms, request.when
+        due = now + when.delay_ms if when.due_at_ms is None else max(now, when.due_at_ms)
+        fresh = CommandId.mint(now, self._around.keep_ms)
+        return CommandId(fresh.issued_at_ms, due + self._around.keep_ms, fresh.unique)
+
+    def _open_sql(self) -> OwnSql:
+        return OwnSql(self._wire, left(self._deadline) + _GRACE, self._capability.poison, savepoint=True)
+
+    def _failed(self, problem: Exception) -> AkterError:
+        call = self._call
         if isinstance(problem, Unavailable):
             return problem
         for error in failure.driver_errors(problem):
@@ -162,198 +185,85 @@ class Turn:
             exc_info=problem,
             extra={"akter_actor": str(call.address), "akter_command": call.command.name, "akter_command_id": call.id},
         )
-        said = f"{type(problem).__name__}: {_text(problem)}"
-        return Defect(f"{call.command.where} of {call.address} failed and nothing was saved: {said}", command_id=call.id)
+        return Defect(f"{call.command.where} of {call.address} failed and nothing was saved: {_said(problem)}", command_id=call.id)
 
-    @property
-    def used_sql(self) -> bool:
-        """Whether the handler asked for the connection."""
-        return self._sql is not None
-
-
-def poison_running(problem: BaseException) -> None:
-    """Spoil the turn that runs in this context, if any."""
-    other = running.get()
-    if isinstance(other, Turn):
-        other.poison(problem)
-
-
-def left(deadline: float) -> float:
-    """Seconds until a deadline, at least one millisecond."""
-    return max(0.001, deadline - time.monotonic())
-
-
-def _text(problem: BaseException) -> str:
-    try:
-        return str(problem)[:2000]
-    except Exception:  # noqa: BLE001 - a message that cannot be made must not hide the failure it belongs to
-        return "(its message cannot be shown)"
-
-
-class Turns:
-    """Runs commands as turns, in the thread that calls."""
-
-    def __init__(self, engine: Any, compiled: Statements, faults: Faults, limits: Limits, seats: int, keep_ms: Callable[[], int]) -> None:
-        self._engine, self._compiled, self._faults, self.limits = engine, compiled, faults, limits
-        self._seats, self._keep_ms = threading.BoundedSemaphore(seats), keep_ms
-
-    def run(self, call: Call) -> Any:
-        """Run a command once; its answer is returned or raised. What can be retried is retried under the same id until delivery ends."""
-        execution = call.command.mark.timeout or self.limits.execution
-        end = time.monotonic() + max(self.limits.delivery, execution + self.limits.lock)
-        try:
-            return self._once(call, execution, end)
-        except Unavailable as problem:
-            call.retried = True
-            return self._again(call, execution, end, problem)
-
-    def _again(self, call: Call, execution: float, end: float, first: Unavailable) -> Any:
-        def is_over(state: RetryCallState) -> bool:
-            return time.monotonic() + state.upcoming_sleep >= end
-
-        unknown = isinstance(first, OutcomeUnknown)
-        logger.info("turn.retry", extra={"akter_actor": str(call.address), "akter_command_id": call.id, "akter_reason": str(first)})
-        wait = wait_exponential(multiplier=0.05, max=2.0) + wait_random(0, 0.05)
-        time.sleep(min(0.05, left(end)))
-        try:
-            for attempt in Retrying(retry=retry_if_exception_type(Unavailable), wait=wait, stop=is_over, reraise=True):
-                with attempt:
-                    try:
-                        return self._once(call, execution, end)
-                    except OutcomeUnknown:
-                        unknown = True
-                        raise
-        except Unavailable as problem:
-            if unknown and not isinstance(problem, OutcomeUnknown):
-                raise OutcomeUnknown(command_id=call.id) from problem
-            raise
-        raise first
-
-    def _once(self, call: Call, execution: float, end: float) -> Any:
-        self._faults.at("before_delivery", call)
-        if not self._seats.acquire(timeout=left(end)):
-            raise Unavailable("every turn seat of this process is taken: make the engine's pool larger", command_id=call.id)
-        try:
-            self._faults.at("queued", call)
-            with Wire(self._engine, self._compiled, call.id) as wire:
-                try:
-                    return self._turn(call, wire, min(time.monotonic() + execution, end))
-                except Crashed:
-                    wire.discard()
-                    raise
-        finally:
-            self._seats.release()
-
-    def _turn(self, call: Call, wire: Wire, deadline: float) -> Any:
-        found = self._admit(call, wire, deadline)
-        if not call.retried:
-            call.check_expiry(found.now_ms)
-        if found.outcome is not None:
-            call.check_receipt(found)
-            wire.roll_back()
-            call.check_expiry(found.now_ms)
-            return outcome.answer(found.outcome, call.command)
-        call.check_admission(found)
-        turn = Turn(call, wire, found, deadline)
-        self._faults.at("before_handler", call)
-        ended = turn.handle()
-        if time.monotonic() > deadline:
-            raise Unavailable(f"{call.command.where} took longer than its time limit, and nothing was saved", command_id=call.id)
-        self._faults.at("before_commit", call)
-        now_ms = self._commit(turn, ended)
-        self._faults.at("after_commit", call)
-        call.check_expiry(now_ms)
-        if ended.rejection is not None:
-            raise ended.rejection
-        return ended.result
-
-    def _admit(self, call: Call, wire: Wire, deadline: float) -> Admitted:
-        get, key = self._compiled.get, statements.key(call.address)
-        lines = [
-            _BEGIN,
-            Line(get(statements.settings), self._settings(deadline)),
-            Line(get(statements.lock, False), key),
-            Line(get(statements.read, False), {**key, "command_id": call.id, "ord": 0}),
-        ]
-        try:
-            answers = wire.fly(lines, left(deadline) + _GRACE)
-        except StatementFailed as failed:
-            if failed.error.sqlstate == "55P03":
-                raise Unavailable(f"{call.address} is busy with another turn", command_id=call.id) from failed.error
-            raise failure.of_statement(failed.error, call.id, self._compiled.schema) from failed.error
-        except Lost as lost:
-            raise Unavailable(f"the database connection was lost: {lost}", command_id=call.id) from lost
-        return Admitted(*answers[3].rows[0])
-
-    def _settings(self, deadline: float) -> dict[str, str]:
-        rest = max(1, int(left(deadline) * 1000))
-        lock = max(1, min(rest, int(self.limits.lock * 1000)))
-        return {
-            "statement_timeout": f"{rest}ms",
-            "lock_timeout": f"{lock}ms",
-            "idle_in_transaction_session_timeout": f"{rest + 1000}ms",
-        }
-
-    def _commit(self, turn: Turn, ended: Ended) -> int:
-        call, found = turn.call, turn.found
-        lines = [Line(self._compiled.get(statements.settings), self._settings(turn.deadline))]
-        if ended.rejection is not None and turn.used_sql:
+    def _commit(self, ended: Ended) -> int:
+        call, found, around = self._call, self._found, self._around
+        lines = [Line(around.statements.get(statements.settings), self._limits())]
+        if ended.rejection is not None and self._capability.sql is not None:
             lines.append(BACK_TO_SAVEPOINT)
-        lines += [self._writes(call, found, ended), _COMMIT]
+        lines.append(self._write(ended))
+        if ended.rejection is None:
+            lines += staging.lines(around.statements, call, self._capability.requests)
+        lines.append(_COMMIT)
         commit = len(lines) - 1
         watched = call.minted is not None and call.minted.expires_at_ms - found.now_ms < _NEAR_EXPIRY_MS
         if watched:
-            lines.append(Line(self._compiled.get(statements.clock), {}))
+            lines.append(Line(around.statements.get(statements.clock), {}))
         try:
-            answers = turn.wire.fly(lines, left(turn.deadline) + _GRACE)
+            answers = self._wire.fly(lines, left(self._deadline) + _GRACE)
         except StatementFailed as failed:
-            raise self._refused(call, failed.error) from failed.error
+            raise refused(call, failed.error, around.statements.schema) from failed.error
         except Lost as lost:
             raise OutcomeUnknown(command_id=call.id) from lost
         if answers[commit].tag != b"COMMIT":
             raise Defect(f"{call.command.where}: PostgreSQL rolled the turn back when it should commit", command_id=call.id)
         return int(answers[-1].rows[0][0]) if watched else found.now_ms
 
-    def _writes(self, call: Call, found: Admitted, ended: Ended) -> Line:
-        key = statements.key(call.address)
+    def _write(self, ended: Ended) -> Line:
+        call, found, address = self._call, self._found, key(self._call.address)
         receipt = {
-            **key,
+            **address,
             "command_id": call.id,
             "command": call.command.name,
             "payload_hash": call.payload_hash,
             "caller_key": call.caller.key,
             "outcome": ended.outcome,
-            "expires_at_ms": call.minted.expires_at_ms if call.minted else found.now_ms + self._keep_ms(),
+            "expires_at_ms": call.minted.expires_at_ms if call.minted else found.now_ms + self._around.keep_ms,
             "started_at_ms": found.now_ms,
         }
-        values: dict[str, Any] = {"transaction": found.transaction, "receipts": 1, **statements.parameters("receipt_", [receipt], False)}
-        creates = call.command.mark.creates and not found.created and ended.rejection is None
+        values: dict[str, Any] = {"transaction": found.transaction, "receipts": 1, **parameters("receipt_", [receipt], False)}
         if ended.state is not None:
-            saved = {
-                **key,
-                "value": ended.state,
-                "version": (found.version or 0) + 1,
-                "payload_version": len(call.definition.options.migrations),
-            }
-            values |= {"states": 1, **statements.parameters("state_", [saved], False)}
+            version, shape = (found.version or 0) + 1, len(call.definition.options.migrations)
+            saved = {**address, "value": ended.state, "version": version, "payload_version": shape}
+            values |= {"states": 1, **parameters("state_", [saved], False)}
+        creates = call.command.mark.creates and not found.created and ended.rejection is None
         if creates:
-            values |= {"marks": 1, **statements.parameters("mark_", [key], False)}
-        return Line(self._compiled.get(statements.write, False, ended.state is not None, creates), values)
+            values |= {"marks": 1, **parameters("mark_", [address], False)}
+        return Line(self._around.statements.get(statements.write, False, ended.state is not None, creates), values)
 
-    def _refused(self, call: Call, error: Any) -> AkterError:
-        said = str(error)
-        if FENCE in said:
-            if "another transaction" in said:
-                return Defect(
-                    f"{call.command.where} ended the turn's transaction with SQL of its own, so nothing of the turn was saved", command_id=call.id
-                )
-            return Unavailable(f"the state of {call.address} was changed from outside while its turn ran", command_id=call.id)
-        if error.sqlstate == "25P02":
+    def _limits(self) -> dict[str, str]:
+        rest = max(1, int(left(self._deadline) * 1000))
+        return {
+            "statement_timeout": f"{rest}ms",
+            "lock_timeout": f"{max(1, min(rest, int(self._around.lock * 1000)))}ms",
+            "idle_in_transaction_session_timeout": f"{rest + 1000}ms",
+        }
+
+
+def refused(call: Call, error: Any, schema: str) -> AkterError:
+    """What it means that PostgreSQL refused a statement of the commit."""
+    said = str(error)
+    if FENCE in said:
+        if "another transaction" in said:
             return Defect(
-                f"{call.command.where}: a statement failed and its error was swallowed, so the transaction cannot commit: "
-                "put statements that may fail into self.connection.begin_nested()",
+                f"{call.command.where} ended the turn's transaction with SQL of its own, so nothing of the turn was saved",
                 command_id=call.id,
             )
-        if error.sqlstate == "23505" and "actor_receipts" in said:
-            return Unavailable("another process ran this command at the same time", command_id=call.id)
-        return failure.of_statement(error, call.id, self._compiled.schema)
+        return Unavailable(f"the state of {call.address} was changed from outside while its turn ran", command_id=call.id)
+    if error.sqlstate == "25P02":
+        return Defect(
+            f"{call.command.where}: a statement failed and its error was swallowed, so the transaction cannot commit: "
+            "put statements that may fail into self.connection.begin_nested()",
+            command_id=call.id,
+        )
+    if error.sqlstate == "23505" and "actor_receipts" in said:
+        return Unavailable("another process ran this command at the same time", command_id=call.id)
+    return failure.of_statement(error, call.id, schema)
+
+
+def _said(problem: Exception) -> str:
+    try:
+        return f"{type(problem).__name__}: {problem}"[:2000]
+    except Exception:  # noqa: BLE001 - a message that cannot be made must not hide the failure it belongs to
+        return type(problem).__name__

@@ -40,9 +40,11 @@ def join(connection: Connection, retry_window_ms: int, types: Iterable[Placed]) 
     chosen = connection.execute(select(deployment.c.retry_window_ms)).scalar_one_or_none()
     if chosen is None:
         fresh = insert(deployment).values(singleton=True, retry_window_ms=retry_window_ms)
-        connection.execute(fresh.on_conflict_do_update(
-            index_elements=["singleton"], set_={"retry_window_ms": retry_window_ms}, where=deployment.c.retry_window_ms.is_(None)
-        ))
+        connection.execute(
+            fresh.on_conflict_do_update(
+                index_elements=["singleton"], set_={"retry_window_ms": retry_window_ms}, where=deployment.c.retry_window_ms.is_(None)
+            )
+        )
     row = connection.execute(select(deployment.c.deployment_id, deployment.c.retry_window_ms, now_ms())).one()
     if row[1] != retry_window_ms:
         raise DeploymentMismatch(
@@ -54,9 +56,10 @@ def join(connection: Connection, retry_window_ms: int, types: Iterable[Placed]) 
 
 
 def _place(connection: Connection, types: list[Placed]) -> None:
-    known = {name: (placement, encoding) for name, placement, encoding in connection.execute(
-        select(placements.c.actor_type, placements.c.placement, placements.c.encoding)
-    )}
+    known = {
+        name: (placement, encoding)
+        for name, placement, encoding in connection.execute(select(placements.c.actor_type, placements.c.placement, placements.c.encoding))
+    }
     for placed in types:
         for alias in placed.aliases:
             if alias in known:
@@ -64,7 +67,9 @@ def _place(connection: Connection, types: list[Placed]) -> None:
                     f"actors are stored under the name {alias!r}, which {placed.name!r} has as an alias: "
                     f"keep the stored name with `name={alias!r}` on the class"
                 )
-    missing = [{"actor_type": placed.name, "placement": placed.placement, "encoding": ENCODING} for placed in types if placed.name not in known]
+    missing = [
+        {"actor_type": placed.name, "placement": placed.placement, "encoding": ENCODING} for placed in types if placed.name not in known
+    ]
     if missing:
         connection.execute(insert(placements).on_conflict_do_nothing(), missing)
         return _place(connection, types)

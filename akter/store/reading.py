@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from sqlalchemy import LargeBinary, Text, and_, cast, func, literal_column, select, true, type_coerce
+from sqlalchemy import LargeBinary, Text, and_, bindparam, cast, func, literal_column, select, true, type_coerce
 from sqlalchemy.sql.expression import Select
 
 from akter.store.clock import now_ms
-from akter.store.turn import source
+from akter.store.rows import source
 from akter.tables import IDENTITY, generations, receipts, state
 
 
@@ -46,8 +46,6 @@ def receipt_of() -> Select[Any]:
 
 def limit() -> Select[Any]:
     """Limit the statements of the transaction, in milliseconds."""
-    from sqlalchemy import bindparam
-
     return select(
         *(
             func.set_config(literal_column(f"'{name}'"), bindparam(name, type_=Text()), true()).label(name)

@@ -5,14 +5,11 @@ A statement reads its rows from a source: one row of parameters for a lone comma
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from sqlalchemy import (
-    ARRAY,
     JSON,
     BigInteger,
-    Column,
     FromClause,
     Integer,
     LargeBinary,
@@ -31,33 +28,13 @@ from sqlalchemy import (
 )
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.sql.expression import Select
-from sqlalchemy.sql.type_api import TypeEngine
 
-from akter.identity import Address
 from akter.store.clock import now_ms, transaction_id
+from akter.store.rows import source
 from akter.tables import IDENTITY, generations, receipts, state
 
 FENCE = "akter: this turn lost its fence"
 """What the write statement fails with when the state changed under the turn, or the transaction is not the turn's any more."""
-
-_TYPES: dict[str, TypeEngine[Any]] = {
-    "bucket": Integer(),
-    "routing_key": BigInteger(),
-    "tenant_id": Text(),
-    "actor_type": Text(),
-    "actor_id": Text(),
-    "command_id": Text(),
-    "command": Text(),
-    "payload_hash": Text(),
-    "caller_key": Text(),
-    "outcome": Text(),
-    "expires_at_ms": BigInteger(),
-    "started_at_ms": BigInteger(),
-    "value": Text(),
-    "version": BigInteger(),
-    "payload_version": Integer(),
-    "ord": Integer(),
-}
 
 
 class Admitted(NamedTuple):
@@ -76,15 +53,6 @@ class Admitted(NamedTuple):
     now_ms: int
     transaction: str
     ord: int
-
-
-def source(prefix: str, names: Sequence[str], many: bool) -> FromClause:
-    """The rows a statement works on: parameters called `prefix` + name, arrays of them when there are many."""
-    if not many:
-        return select(*(bindparam(prefix + name, type_=_TYPES[name]).label(name) for name in names)).subquery(f"{prefix}rows")
-    arrays = [bindparam(prefix + name, type_=ARRAY(_TYPES[name])) for name in names]
-    columns = [Column(name, _TYPES[name]) for name in names]
-    return func.unnest(*arrays).table_valued(*columns, name=f"{prefix}rows").render_derived()
 
 
 def settings() -> Select[Any]:
@@ -191,17 +159,3 @@ def _marks(many: bool) -> Any:
 def clock() -> Select[Any]:
     """The clock alone, to ask after the commit."""
     return select(now_ms().label("now_ms"))
-
-
-def parameters(prefix: str, rows: Sequence[dict[str, Any]], many: bool) -> dict[str, Any]:
-    """The parameters of a `source` for these rows."""
-    if not many:
-        return {prefix + name: value for name, value in rows[0].items()}
-    return {prefix + name: [row[name] for row in rows] for name in rows[0]}
-
-
-def key(address: Address) -> dict[str, Any]:
-    """An address as the columns that name it."""
-    return address._asdict()
-
-

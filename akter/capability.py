@@ -1,0 +1,141 @@
+"""What an actor's verbs talk to while its handler runs: they work in that turn and thread only, and misuse spoils the turn."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+from akter.context import running
+from akter.errors import PayloadInvalid, TurnEnded
+from akter.identity import CommandId
+from akter.intent import Cancel, Emit, Enqueue, Request, Send
+from akter.sql import OwnSql
+
+MAX_REQUESTS = 10_000
+"""Messages, jobs and cancellations that one turn may ask for."""
+
+MAX_EVENT_BYTES = 1_048_576
+"""Encoded bytes of all events of one turn."""
+
+
+class Capability:
+    """The recorder of one turn."""
+
+    __slots__ = ("_max_payload_bytes", "_mint", "_open", "_open_sql", "_poison", "_thread", "_where", "event_bytes", "requests", "sql")
+
+    def __init__(
+        self, where: str, mint: Callable[[Send | Enqueue], CommandId], open_sql: Callable[[], OwnSql], max_payload_bytes: int
+    ) -> None:
+        self._where, self._mint, self._open_sql, self._max_payload_bytes = where, mint, open_sql, max_payload_bytes
+        self.requests: list[tuple[str, Request]] = []
+        self.event_bytes = 0
+        self.sql: OwnSql | None = None
+        self._thread, self._open = threading.get_ident(), True
+        self._poison: BaseException | None = None
+
+    def check(self) -> None:
+        """Raise `TurnEnded` unless this thread is in the turn; the turns concerned are spoilt, even if the handler swallows it."""
+        if self._open and threading.get_ident() == self._thread:
+            return
+        problem = TurnEnded(f"an actor was used outside its turn of {self._where}, or from another thread")
+        if self._open:
+            self.poison(problem)
+        poison_running(problem)
+        raise problem
+
+    def poison(self, problem: BaseException) -> None:
+        """Make the turn a defect, even if the handler swallows the problem."""
+        if self._poison is None:
+            self._poison = problem
+
+    def record(self, request: Request) -> str:
+        """Keep a request until the commit; raises `PayloadInvalid` when the turn asks for too much."""
+        self.check()
+        id = ""
+        if isinstance(request, Emit):
+            self._count_event(request)
+        elif len(self.requests) >= MAX_REQUESTS:
+            self._too_much(f"a turn may ask for {MAX_REQUESTS} things: let it send itself a message and go on there")
+        if isinstance(request, Send | Enqueue):
+            if len(request.payload) > self._max_payload_bytes:
+                self._too_much(f"the arguments are {len(request.payload)} bytes long; the limit is {self._max_payload_bytes}")
+            id = str(self._mint(request))
+        self.requests.append((id, request))
+        return id
+
+    def _count_event(self, request: Emit) -> None:
+        if self.event_bytes + len(request.payload) > MAX_EVENT_BYTES:
+            raise PayloadInvalid(f"{self._where}: the events of one turn are limited to {MAX_EVENT_BYTES} bytes")
+        self.event_bytes += len(request.payload)
+
+    def _too_much(self, said: str) -> None:
+        raise PayloadInvalid(f"{self._where}: {said}")
+
+    def connection(self) -> Any:
+        """The turn's SQLAlchemy connection."""
+        return self._own_sql().connection
+
+    def session(self) -> Any:
+        """The turn's ORM session."""
+        return self._own_sql().session()
+
+    def _own_sql(self) -> OwnSql:
+        self.check()
+        if self.sql is None:
+            self.sql = self._open_sql()
+        return self.sql
+
+    def close(self) -> None:
+        """End the handler's time; raises what it was spoilt by."""
+        self._open = False
+        if self.sql is not None:
+            self.sql.end()
+
+    @property
+    def spoilt(self) -> BaseException | None:
+        """What the handler did that it may not do."""
+        return self._poison
+
+
+def poison_running(problem: BaseException) -> None:
+    """Spoil the turn that runs in this context, if any."""
+    other = running.get()
+    if isinstance(other, Capability):
+        other.poison(problem)
+
+
+def left(deadline: float) -> float:
+    """Seconds until a `time.monotonic()` deadline, at least one millisecond."""
+    return max(0.001, deadline - time.monotonic())
+
+
+def pending(requests: list[tuple[str, Request]]) -> tuple[list[str], list[tuple[str, Send | Enqueue]], list[Emit]]:
+    """What is left of a turn's requests: keys whose pending rows go, messages and jobs to write, events in their order."""
+    keys: dict[str, None] = {}
+    wanted: dict[str, tuple[str, Send | Enqueue]] = {}
+    events: list[Emit] = []
+    for id, request in requests:
+        if isinstance(request, Emit):
+            events.append(request)
+        elif isinstance(request, Cancel):
+            keys |= dict.fromkeys(_keys(request.key))
+            for name in _keys(request.key):
+                wanted.pop(name, None)
+        else:
+            name = _stored_key(request) or id
+            if request.when.key is not None:
+                keys[name] = None
+            wanted.pop(name, None)
+            wanted[name] = (id, request)
+    return list(keys), list(wanted.values()), events
+
+
+def _keys(key: str) -> tuple[str, str]:
+    return key, f"$job:{key}"
+
+
+def _stored_key(request: Send | Enqueue) -> str | None:
+    key = request.when.key
+    return None if key is None else f"$job:{key}" if isinstance(request, Enqueue) else key

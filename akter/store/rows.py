@@ -1,0 +1,62 @@
+"""The rows a statement works on: one row of parameters for a lone command, parallel arrays for many."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from sqlalchemy import ARRAY, BigInteger, Column, FromClause, Integer, Text, bindparam, func, select
+from sqlalchemy.sql.type_api import TypeEngine
+
+from akter.identity import Address
+
+_TYPES: dict[str, TypeEngine[Any]] = {
+    "bucket": Integer(),
+    "routing_key": BigInteger(),
+    "tenant_id": Text(),
+    "actor_type": Text(),
+    "actor_id": Text(),
+    "command_id": Text(),
+    "command": Text(),
+    "payload_hash": Text(),
+    "caller_key": Text(),
+    "outcome": Text(),
+    "expires_at_ms": BigInteger(),
+    "started_at_ms": BigInteger(),
+    "value": Text(),
+    "version": BigInteger(),
+    "payload_version": Integer(),
+    "intent_id": Text(),
+    "kind": Text(),
+    "timer_key": Text(),
+    "target_type": Text(),
+    "target_id": Text(),
+    "payload": Text(),
+    "caller": Text(),
+    "delay_ms": BigInteger(),
+    "due_at_ms": BigInteger(),
+    "event": Text(),
+    "count": Integer(),
+    "ord": Integer(),
+}
+
+
+def source(prefix: str, names: Sequence[str], many: bool) -> FromClause:
+    """The rows a statement works on: parameters called `prefix` + name, arrays of them when there are many."""
+    if not many:
+        return select(*(bindparam(prefix + name, type_=_TYPES[name]).label(name) for name in names)).subquery(f"{prefix}rows")
+    arrays = [bindparam(prefix + name, type_=ARRAY(_TYPES[name])) for name in names]
+    columns = [Column(name, _TYPES[name]) for name in names]
+    return func.unnest(*arrays).table_valued(*columns, name=f"{prefix}rows").render_derived()
+
+
+def parameters(prefix: str, rows: Sequence[dict[str, Any]], many: bool) -> dict[str, Any]:
+    """The parameters of a `source` for these rows."""
+    if not many:
+        return {prefix + name: value for name, value in rows[0].items()}
+    return {prefix + name: [row[name] for row in rows] for name in rows[0]}
+
+
+def key(address: Address) -> dict[str, Any]:
+    """An address as the columns that name it."""
+    return address._asdict()
