@@ -6,10 +6,12 @@ from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, NoReturn, ParamSpec, TypeVar, cast, dataclass_transform
 
+import msgspec
+
 from akter import intent
 from akter.caller import Policy
-from akter.codec import Upcast
-from akter.definition import MAX_STATE_BYTES, Definition, Options
+from akter.codec import MAX_BYTES, Upcast
+from akter.definition import INHERITED, MAX_STATE_BYTES, Definition, Options
 from akter.errors import AkterError, DeclarationError, PayloadInvalid
 from akter.handle import Handle, target_of
 from akter.identity import DEFAULT_TENANT, SINGLETON_ID, Address, Placement, address, check_name
@@ -31,31 +33,44 @@ class ActorType(type):
 
     __akter__: Definition
 
-    def __new__(mcls, name: str, bases: tuple[type, ...], namespace: dict[str, Any], **options: Any) -> Any:
+    def __new__(mcls, name: str, bases: tuple[type, ...], namespace: dict[str, Any], **options: Any) -> Any:  # noqa: D102 - see the class
         known = set(Options.__dataclass_fields__)
         if unknown := set(options) - known:
             raise DeclarationError(f"{name}: unknown option {sorted(unknown)[0]!r}; an actor class takes {', '.join(sorted(known))}")
         cls = super().__new__(mcls, name, bases, namespace)
-        if bases:
-            cls.__akter__ = Definition(cls, Options(**options), _RESERVED)
+        above = next((base for base in cls.__mro__[1:] if isinstance(base, ActorType)), None)
+        if above is None:
+            return cls
+        if "__slots__" in namespace:
+            raise DeclarationError(f"{name}.__slots__: an actor's fields are its annotations, so it cannot have this")
+        if isinstance(known_above := vars(above).get("__akter__"), Definition):
+            options = {**{option: getattr(known_above.options, option) for option in INHERITED}, **options}
+        cls.__akter__ = Definition(cls, Options(**options), _RESERVED)
         return cls
 
     def __init__(cls, name: str, bases: tuple[type, ...], namespace: dict[str, Any], **options: Any) -> None:
         super().__init__(name, bases, namespace)
 
 
-class Actor(metaclass=ActorType):
-    """A durable object with an id. Subclass it, annotate its state with defaults, mark its methods `@command` or `@query`.
+class _Placed:
+    """What an actor knows beside its state; apart from `Actor`, where annotations are state."""
 
-    Class options: `name` and `aliases` (what is stored), `singleton`, `placement` ("actor" or "tenant"), `migrations` (functions that
-    bring older stored state up to date), `max_state_bytes` (default 65536), `access` (who may call it).
-    A constructed actor is a plain object: its methods run without a database, and `akter.testing.outbox` lists what it asked for.
-    """
-
-    __slots__ = ("__dict__", "__weakref__", "_address", "_turn")
+    __slots__ = ("_address", "_turn")
 
     _address: Address
     _turn: Recorder
+
+
+class Actor(_Placed, metaclass=ActorType):
+    """A durable object with an id. Subclass it, annotate its state with defaults, mark its methods `@command` or `@query`.
+
+    Class options: `name` and `aliases` (what is stored), `singleton`, `placement` ("actor" or "tenant"), `migrations` (functions that
+    bring older stored state up to date), `max_state_bytes` (default 65536), `max_payload_bytes` (the arguments or the result of one
+    call, default 1048576), `access` (who may call it). A subclass takes over placement, limits and access of the class it extends.
+    A constructed actor is a plain object: its methods run without a database, and `akter.testing.outbox` lists what it asked for.
+    """
+
+    __slots__ = ("__dict__", "__weakref__")
 
     if TYPE_CHECKING:
 
@@ -68,22 +83,22 @@ class Actor(metaclass=ActorType):
             placement: Placement = "actor",
             migrations: Sequence[Upcast] = (),
             max_state_bytes: int = MAX_STATE_BYTES,
+            max_payload_bytes: int = MAX_BYTES,
             access: Policy | None = None,
         ) -> None: ...
 
     def __init__(self, **state: Any) -> None:
-        definition = type(self).__akter__
-        try:
-            values = definition.state(**state)
-        except TypeError as problem:
-            raise TypeError(f"{type(self).__name__}(): {problem}") from None
-        self._enter(plain_address(type(self), "under-test"), _Plain(), {key: getattr(values, key) for key in definition.fields})
+        where, definition = plain_address(type(self), "under-test"), type(self).__akter__
+        if unknown := set(state) - definition.fields:
+            raise TypeError(f"{type(self).__name__}() has no state field {min(unknown)!r}")
+        _, kept = definition.codec.round_trip(definition.state(**state))
+        self._enter(where, _Plain(), msgspec.structs.asdict(kept))
 
     def _enter(self, where: Address, turn: Recorder, fields: dict[str, Any]) -> None:
         put = object.__setattr__
         put(self, "_address", where)
         put(self, "_turn", turn)
-        self.__dict__.update(fields)
+        vars(self).update(fields)
 
     @property
     def id(self) -> str:
@@ -136,13 +151,13 @@ class Actor(metaclass=ActorType):
 
     def send_later(self, when: When, command: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
         """Record a message; what `send` and `Later.send` share."""
-        target, found = target_of(command)
+        target, found = target_of(command, self)
         payload, arguments = found.bind(args, kwargs)
         return self._turn.record(Send(target, found.name, arguments, payload, when))
 
     def enqueue_later(self, when: When, job: Job[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
         """Record a job; what `enqueue` and `Later.enqueue` share."""
-        if not isinstance(cast(object, job), Job) or type(self).__akter__.jobs.get(job.name) is not job:
+        if not isinstance(cast(object, job), Job) or job not in type(self).__akter__.jobs.values():
             raise TypeError(f"enqueue(...) takes a Job bound in {type(self).__name__}: self.enqueue(self.charge, ...)")
         payload, arguments = job.call.bind(args, kwargs)
         return self._turn.record(Enqueue(job.name, arguments, payload, when))
@@ -151,7 +166,7 @@ class Actor(metaclass=ActorType):
         if name not in type(self).__akter__.fields:
             raise AttributeError(f"{type(self).__name__} has no state field {name!r}: annotate it in the class, with a default")
         self._turn.check()
-        self.__dict__[name] = value
+        vars(self)[name] = value
 
     def __delattr__(self, name: str) -> NoReturn:
         raise AttributeError(f"{type(self).__name__}.{name} is state: assign its empty value instead of deleting it")
@@ -160,7 +175,7 @@ class Actor(metaclass=ActorType):
         return f"<{type(self).__name__} {self._address}>"
 
 
-_RESERVED = frozenset(name for name in dir(Actor) if not name.startswith("__"))
+_RESERVED = frozenset(name for name in dir(Actor) if not name.startswith("__")) | {"mint"}
 
 
 def locate(kind: type[Actor], tenant: str, id: str | None) -> Address:

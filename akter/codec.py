@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
 import decimal
-import hashlib
 import math
-from collections.abc import Callable, Mapping, Sequence
+import re
+from collections.abc import Callable, Iterator, Sequence
+from datetime import datetime
 from typing import Any, Generic, TypeVar
 
 import msgspec
@@ -15,162 +17,276 @@ from akter.errors import DeclarationError, PayloadInvalid
 
 T = TypeVar("T")
 
+MAX_BYTES = 1_048_576
+"""The longest encoded arguments, result, event or rejection, unless the actor class says otherwise."""
+
+MAX_DEPTH = 100
+"""The deepest nesting that is stored: every Python and PostgreSQL can read it, however deep the stack already is."""
+
 Upcast = Callable[[dict[str, Any]], dict[str, Any]]
 """One step of a migration chain: the stored mapping of version n to that of version n + 1."""
 
 
-def _to_json(value: Any) -> Any:
-    dump = getattr(value, "model_dump", None)
-    if dump is None:
-        raise NotImplementedError(f"{type(value).__name__} cannot be stored")
-    return dump(mode="json")
+def is_model(kind: type[Any]) -> bool:
+    """Whether a class is a pydantic model, or behaves like one."""
+    return hasattr(kind, "model_validate_json") and hasattr(kind, "model_dump")
+
+
+def to_json(value: Any) -> Any:
+    """What msgspec asks for values it does not know: pydantic models, and subclasses of text and numbers."""
+    if is_model(type(value)):
+        return value.model_dump(mode="json", by_alias=True, round_trip=True, warnings=False)
+    if isinstance(value, str):
+        return str.__str__(value)
+    if isinstance(value, int | float):
+        return int(value) if isinstance(value, int) else float(value)
+    raise NotImplementedError(f"{type(value).__name__} cannot be stored")
 
 
 def _from_json(kind: type, value: Any) -> Any:
-    validate = getattr(kind, "model_validate", None)
-    if validate is None:
+    if not is_model(kind):
         raise NotImplementedError(f"{kind.__name__} cannot be stored")
-    return validate(value)
+    try:
+        return kind.model_validate_json(_encode(value))  # type: ignore[attr-defined]
+    except Exception as problem:
+        raise ValueError(_told(problem)) from problem
 
 
-_encode = msgspec.json.Encoder(enc_hook=_to_json, order="deterministic").encode
-_encode_sorted = msgspec.json.Encoder(enc_hook=_to_json, order="sorted").encode
+def _told(problem: BaseException) -> str:
+    """What a pydantic error says, without the values it says it about."""
+    errors = getattr(problem, "errors", None)
+    if errors is None:
+        return type(problem).__name__
+    first = errors(include_url=False, include_context=False, include_input=False)[0]
+    place = ".".join(str(part) for part in first["loc"])
+    return f"{place}: {first['msg']}" if place else str(first["msg"])
+
+
+_encode = msgspec.json.Encoder(enc_hook=to_json).encode
+_encode_sets = msgspec.json.Encoder(enc_hook=to_json, order="deterministic").encode
 
 
 class Codec(Generic[T]):
-    """Encodes one declared type, refusing what PostgreSQL or another reader could not take.
+    """Encodes one declared type. What comes back equals what was given, or nothing is stored.
 
-    Raises `DeclarationError` when the type cannot be stored at all.
+    A datetime keeps its moment and its offset; the name of its zone is not stored. `limit` is in encoded bytes, and `remedy` is
+    added to the message when a value exceeds it. Raises `DeclarationError` when the type cannot be stored at all.
     """
 
-    def __init__(self, kind: Any, where: str) -> None:
-        self.where = where
+    def __init__(self, kind: Any, where: str, limit: int = MAX_BYTES, remedy: str = "") -> None:
+        self.where, self.limit, self._remedy = where, limit, remedy
         try:
             self._decode = msgspec.json.Decoder(kind, dec_hook=_from_json).decode
-            self._shape = shapes.type_info(kind)
+            leaves = list(_leaves(shapes.type_info(kind)))
+        except NameError as problem:
+            raise DeclarationError(f"{where}: {problem}: a type it names is not defined at the top of its module") from None
         except (TypeError, ValueError, RecursionError) as problem:
             raise DeclarationError(f"{where}: {problem}") from problem
-        kinds = _leaves(self._shape)
-        for leaf in kinds:
-            if isinstance(leaf, shapes.CustomType) and not hasattr(leaf.cls, "model_validate"):
+        for leaf in leaves:
+            if isinstance(leaf, shapes.CustomType) and not is_model(leaf.cls):
                 raise DeclarationError(
-                    f"{where}: {leaf.cls.__name__} cannot be stored; use a Payload, a dataclass, an attrs or pydantic class, or a plain type"
+                    f"{where}: {leaf.cls.__name__} cannot be stored: "
+                    "use a Payload, a dataclass, an attrs or pydantic class, or a plain type"
                 )
-        self._may_hold_nan = any(
-            isinstance(leaf, shapes.FloatType | shapes.DecimalType | shapes.AnyType | shapes.CustomType) for leaf in kinds
-        )
-        self.plain = all(isinstance(leaf, _PLAIN) for leaf in kinds)
+            if isinstance(leaf, shapes.RawType | shapes.ExtType | shapes.MemoryViewType):
+                raise DeclarationError(f"{where}: {type(leaf).__name__.removesuffix('Type')} cannot be stored: use bytes")
+        self.plain = not any(_is_mutable(leaf) for leaf in leaves[1:])
+        """Whether nothing inside a value of this type can be changed in place."""
+        self._exact = any(isinstance(leaf, shapes.AnyType) for leaf in leaves)
+        # Sorted only where it is needed, so that a dict keeps its order.
+        self._encode = _encode_sets if any(isinstance(leaf, shapes.SetType | shapes.FrozenSetType) for leaf in leaves) else _encode
 
     def encode(self, value: T) -> bytes:
-        """Encode to JSON; raises `PayloadInvalid` for NaN, NUL, lone surrogates and values that are no JSON."""
-        try:
-            raw = _encode(value)
-            if self._may_hold_nan:
-                _refuse_nan(value, self.where)
-        except PayloadInvalid:
-            raise
-        except (TypeError, ValueError, OverflowError, RecursionError, NotImplementedError) as problem:
-            raise self._invalid(problem) from problem
-        if b"\\u0000" in raw:
-            _refuse_nul(msgspec.json.decode(raw), self.where, "$")
-        return raw
+        """The stored bytes of a value; raises `PayloadInvalid`, naming the path, for one that would not come back equal."""
+        return self.round_trip(value)[0]
 
     def decode(self, raw: bytes | str) -> T:
         """Decode JSON into the declared type; raises `PayloadInvalid` naming the path, never the value."""
         try:
             return self._decode(raw)  # type: ignore[no-any-return]
-        except PayloadInvalid:
-            raise
-        except (msgspec.MsgspecError, ValueError, RecursionError, NotImplementedError) as problem:
-            raise self._invalid(problem) from problem
+        except Exception as problem:
+            raise PayloadInvalid(f"{self.where}: {_reason(problem)}") from problem
 
     def round_trip(self, value: T) -> tuple[bytes, T]:
-        """The stored bytes of a value, and the value as anybody who reads them gets it."""
-        raw = self.encode(value)
-        return raw, self.decode(raw)
+        """The stored bytes of a value, and the value as anybody who reads them gets it; raises as `encode` does."""
+        try:
+            raw = self._encode(value)
+            kept: T = self._decode(raw)
+        except Exception as problem:
+            path, said = _culprit(value) or ("", _reason(problem))
+            raise self._invalid(path, said) from problem
+        if not _equal(value, kept) and (found := _difference(value, kept, "$", self._exact)):
+            raise self._invalid(*found)
+        if len(raw) > self.limit:
+            raise self._invalid("", f"{len(raw)} bytes are too long: the limit is {self.limit}{self._remedy}")
+        if b"\\u0000" in raw or (len(raw) > MAX_DEPTH and raw.count(b"[") + raw.count(b"{") > MAX_DEPTH):
+            if found := _culprit(kept):
+                raise self._invalid(*found)
+        return raw, kept
 
-    def _invalid(self, problem: BaseException) -> PayloadInvalid:
-        if isinstance(problem, UnicodeEncodeError):
-            return PayloadInvalid(f"{self.where}: text must not contain a lone surrogate")
-        if isinstance(problem, RecursionError):
-            return PayloadInvalid(f"{self.where}: the value is nested too deeply, or contains itself")
-        return PayloadInvalid(f"{self.where}: {problem}")
+    def _invalid(self, path: str, said: str) -> PayloadInvalid:
+        return PayloadInvalid(f"{self.where}: {said}{f' - at `{path}`' if path else ''}")
 
 
-_PLAIN = (shapes.IntType, shapes.StrType, shapes.BoolType, shapes.NoneType, shapes.FloatType)
+_MUTABLE = (
+    shapes.ListType,
+    shapes.SetType,
+    shapes.DictType,
+    shapes.TypedDictType,
+    shapes.AnyType,
+    shapes.CustomType,
+    shapes.ByteArrayType,
+    shapes.DataclassType,
+)
 
 
-def _leaves(shape: shapes.Type, seen: set[int] | None = None) -> list[shapes.Type]:
-    """Every type inside a type, containers included."""
+def _is_mutable(shape: shapes.Type) -> bool:
+    if isinstance(shape, shapes.StructType):
+        return not shape.cls.__struct_config__.frozen
+    return isinstance(shape, _MUTABLE)
+
+
+def _leaves(shape: shapes.Type, seen: set[type] | None = None) -> Iterator[shapes.Type]:
+    """Every type inside a type, itself and containers included."""
     seen = set() if seen is None else seen
-    key = id(getattr(shape, "cls", shape))
+    yield shape
     if isinstance(shape, shapes.StructType | shapes.DataclassType | shapes.TypedDictType | shapes.NamedTupleType):
-        if key in seen:
-            return []
-        seen.add(key)
-        return [shape, *(leaf for field in shape.fields for leaf in _leaves(field.type, seen))]
-    found = [shape]
+        if shape.cls not in seen:
+            seen.add(shape.cls)
+            for field in shape.fields:
+                yield from _leaves(field.type, seen)
+        return
     for name in ("item_type", "key_type", "value_type", "type"):
         inner = getattr(shape, name, None)
         if isinstance(inner, shapes.Type):
-            found += _leaves(inner, seen)
+            yield from _leaves(inner, seen)
     for name in ("types", "item_types"):
         for inner in getattr(shape, name, ()):
-            found += _leaves(inner, seen)
-    return found
+            yield from _leaves(inner, seen)
 
 
-def _refuse_nan(value: Any, where: str) -> None:
-    plain = msgspec.to_builtins(value, enc_hook=_to_json, builtin_types=(decimal.Decimal,), str_keys=True)
-    _walk_nan(plain, where, "$")
+_FIRST_STEP = re.compile(r"^(\$(?:\.\w+|\[.*?\])).*$")
+_QUOTED = re.compile(r"(Invalid (?:enum )?value) .*?(?= - at `|$)", re.DOTALL)
 
 
-def _walk_nan(value: Any, where: str, path: str) -> None:
-    if isinstance(value, float) and not math.isfinite(value):
-        raise PayloadInvalid(f"{where}: {value} is no JSON number - at `{path}`")
-    if isinstance(value, decimal.Decimal) and not value.is_finite():
-        raise PayloadInvalid(f"{where}: Decimal('{value}') is no number - at `{path}`")
+def _reason(problem: BaseException) -> str:
+    """What a failed encoding or decoding says, without the values it says it about."""
+    if isinstance(problem, RecursionError):
+        return "the value is nested too deeply, or contains itself"
+    if isinstance(problem, msgspec.MsgspecError | TypeError | ValueError | NotImplementedError):
+        return _QUOTED.sub(r"\1", str(problem))
+    return f"{type(problem).__name__} while it was converted"
+
+
+def fields_of(value: Any) -> list[str] | None:
+    """The names of what a structured value holds, or None for any other value."""
+    if isinstance(value, msgspec.Struct):
+        return list(value.__struct_fields__)
+    if dataclasses.is_dataclass(value):
+        return [field.name for field in dataclasses.fields(value)]
+    if (attributes := getattr(type(value), "__attrs_attrs__", None)) is not None:
+        return [attribute.name for attribute in attributes]
+    if is_model(type(value)):
+        return [*vars(value), *(getattr(value, "__pydantic_extra__", None) or ())]
+    return None
+
+
+def _children(value: Any) -> Iterator[tuple[str, Any]]:
     if isinstance(value, dict):
         for key, item in value.items():
-            _walk_nan(item, where, f"{path}.{key}")
+            yield _step(key), item
     elif isinstance(value, list | tuple | set | frozenset):
         for position, item in enumerate(value):
-            _walk_nan(item, where, f"{path}[{position}]")
+            yield f"[{position}]", item
+    else:
+        for name in fields_of(value) or ():
+            yield f".{name}", getattr(value, name, None)
 
 
-def _refuse_nul(value: Any, where: str, path: str) -> None:
-    if isinstance(value, str) and "\0" in value:
-        raise PayloadInvalid(f"{where}: text must not contain a NUL character - at `{path}`")
-    if isinstance(value, dict):
-        for key, item in value.items():
-            _refuse_nul(key, where, path)
-            _refuse_nul(item, where, f"{path}.{key}")
-    elif isinstance(value, list):
-        for position, item in enumerate(value):
-            _refuse_nul(item, where, f"{path}[{position}]")
+def _step(key: object) -> str:
+    """A dict's key as part of a path; keys that are no names may be anybody's data, and messages go to logs."""
+    return f".{key}" if isinstance(key, str) and len(key) <= 40 and key.isidentifier() else "[...]"
 
 
-def payload_hash(arguments: msgspec.Struct) -> str:
-    """SHA-256 of the arguments in canonical form: keys sorted, defaults omitted, so a new defaulted argument changes nothing."""
-    return hashlib.sha256(_encode_sorted(_canonical(arguments))).hexdigest()
+def _culprit(value: Any) -> tuple[str, str] | None:
+    """Where in a value the first thing is that cannot be stored, and why."""
+    waiting = [("$", value, 0)]
+    while waiting:
+        path, value, depth = waiting.pop()
+        if depth > MAX_DEPTH:
+            return _FIRST_STEP.sub(r"\1", path), f"the value is nested deeper than {MAX_DEPTH} levels, or contains itself"
+        if said := _problem(value):
+            return path, said
+        if isinstance(value, dict) and (said := next(filter(None, map(_problem, value)), None)):
+            return path, f"a key is wrong: {said}"
+        waiting += [(path + step, item, depth + 1) for step, item in _children(value)][::-1]
+    return None
 
 
-def _canonical(value: Any) -> Any:
-    if isinstance(value, msgspec.Struct):
-        return {
-            field.encode_name: _canonical(given)
-            for field in msgspec.structs.fields(value)
-            if (given := getattr(value, field.name)) != _default(field)
-        }
-    if isinstance(value, Mapping):
-        return {key: _canonical(item) for key, item in value.items()}
-    if isinstance(value, Sequence) and not isinstance(value, str | bytes | bytearray):
-        return [_canonical(item) for item in value]
-    return value
+def _problem(value: Any) -> str | None:
+    if isinstance(value, str):
+        if "\0" in value:
+            return "text must not contain a NUL character"
+        if any("\ud800" <= letter <= "\udfff" for letter in value):
+            return "text must not contain a lone surrogate"
+        return None
+    if isinstance(value, float):
+        return None if math.isfinite(value) else f"{float(value)} is no JSON number"
+    if isinstance(value, decimal.Decimal):
+        return None if not value.is_nan() else f"Decimal('{value}') is no number"
+    if isinstance(value, dict | list | tuple | set | frozenset) or fields_of(value) is not None:
+        return None
+    try:
+        _encode(value)
+    except Exception as problem:  # noqa: BLE001 - whatever it is, it becomes the message
+        return _reason(problem)
+    return None
 
 
-def _default(field: msgspec.structs.FieldInfo) -> Any:
-    return field.default_factory() if field.default_factory is not msgspec.NODEFAULT else field.default
+def _equal(given: Any, kept: Any) -> bool:
+    try:
+        return bool(given == kept)
+    except Exception:  # noqa: BLE001 - what cannot be compared is compared part by part
+        return False
+
+
+def _difference(given: Any, kept: Any, path: str, exact: bool) -> tuple[str, str] | None:
+    """Where a value would come back as another one, and how; `exact` when not even a tuple may come back as a list."""
+    if _equal(given, kept):
+        return None
+    if isinstance(given, datetime) and isinstance(kept, datetime):
+        # Around a change of the clock Python calls equal moments of two zones unequal.
+        if given.utcoffset() == kept.utcoffset() and given.replace(tzinfo=None) == kept.replace(tzinfo=None):
+            return None
+        return path, "this moment cannot be stored exactly: give it an offset of whole minutes"
+    same = type(given) is type(kept)
+    if same and isinstance(given, dict):
+        if missing := [key for key in given if key not in kept]:
+            return path + _step(missing[0]), "this key would not come back"
+        pairs = [(_step(key), item, kept[key]) for key, item in given.items()]
+    elif isinstance(given, list | tuple) and isinstance(kept, list | tuple) and len(given) == len(kept) and (same or not exact):
+        pairs = [(f"[{position}]", *pair) for position, pair in enumerate(zip(given, kept, strict=True))]
+    elif same and (names := fields_of(given)) is not None:
+        pairs = [(f".{name}", getattr(given, name, None), getattr(kept, name, None)) for name in names]
+    elif said := _problem(given):
+        return path, said
+    elif same:
+        return path, "it would come back as another value"
+    else:
+        return path, f"Expected `{type(kept).__name__}`, got `{type(given).__name__}`"
+    return next((found for step, one, other in pairs if (found := _difference(one, other, path + step, exact))), None)
+
+
+def check_defaults(kind: type[msgspec.Struct], where: str) -> None:
+    """Refuse fields whose default does not fit their type; raises `DeclarationError` naming the field."""
+    for field in msgspec.structs.fields(kind):
+        if field.required:
+            continue
+        codec: Codec[Any] = Codec(field.type, f"{where}.{field.name}")
+        try:
+            codec.encode(field.default if field.default is not msgspec.NODEFAULT else field.default_factory())
+        except PayloadInvalid as problem:
+            raise DeclarationError(f"{problem}: give it a default of its type") from problem
 
 
 def upcast(raw: bytes, version: int, chain: Sequence[Upcast], where: str) -> bytes:
@@ -184,7 +300,9 @@ def upcast(raw: bytes, version: int, chain: Sequence[Upcast], where: str) -> byt
         try:
             value = step(value)
         except Exception as problem:
-            raise PayloadInvalid(f"{where}: the migration from version {number} failed: {problem!r}") from problem
+            raise PayloadInvalid(f"{where}: the migration from version {number} failed with {type(problem).__name__}") from problem
         if not isinstance(value, dict):
             raise PayloadInvalid(f"{where}: the migration from version {number} returned {type(value).__name__}, not a mapping")
+    if found := _culprit(value):
+        raise PayloadInvalid(f"{where}: a migration made what cannot be stored: {found[1]} - at `{found[0]}`")
     return _encode(value)

@@ -5,18 +5,23 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from types import FunctionType
 from typing import Any, Literal, TypeVar, overload
 
 import msgspec
 
 from akter import annotation
-from akter.codec import Codec, payload_hash
+from akter.codec import MAX_BYTES, Codec, check_defaults
+from akter.digest import payload_hash
 from akter.errors import DeclarationError
 from akter.payload import default_of
 
 F = TypeVar("F", bound=Callable[..., Any])
 
 MARK = "__akter_mark__"
+
+MAX_SECONDS = 2_147_483.647
+"""The longest time limit: PostgreSQL counts milliseconds in 32 bits."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,7 +59,7 @@ def command(
     `timeout`: the longest execution in seconds instead of the app's. `aliases`: earlier names of the method in stored messages.
     `sql`: it uses `self.connection` or `self.session`.
     """
-    mark = Mark(creates=creates, internal=internal, timeout=timeout, aliases=tuple(aliases), sql=sql)
+    mark = Mark(creates=creates, internal=internal, timeout=timeout, aliases=annotation.names(aliases, "@command"), sql=sql)
     return _apply(mark, method)
 
 
@@ -63,14 +68,17 @@ def query(method: F, /) -> F: ...
 @overload
 def query(*, timeout: float | None = ..., sql: bool = ...) -> Callable[[F], F]: ...
 def query(method: Any = None, /, *, timeout: float | None = None, sql: bool = False) -> Any:
-    """Declare a method that only reads: it sees committed state, takes no lock and leaves no receipt."""
+    """Declare a method that only reads: it sees committed state, takes no lock and leaves no receipt.
+
+    `timeout`: the longest execution in seconds instead of the app's. `sql`: it uses `self.connection` or `self.session`.
+    """
     return _apply(Mark(kind="query", timeout=timeout, sql=sql), method)
 
 
 def _apply(mark: Mark, method: Any) -> Any:
     def decorate(method: Any) -> Any:
         name = getattr(method, "__qualname__", repr(method))
-        if isinstance(method, staticmethod | classmethod | property) or not callable(method):
+        if not isinstance(method, FunctionType):
             raise DeclarationError(f"@{mark.kind} on {name}: it goes on a plain method with `self`")
         if hasattr(method, MARK):
             raise DeclarationError(f"{name} is already a {getattr(method, MARK).kind}: use one decorator")
@@ -80,20 +88,28 @@ def _apply(mark: Mark, method: Any) -> Any:
     return decorate if method is None else decorate(method)
 
 
+def check_seconds(value: object, where: str, least: float = 0.001) -> None:
+    """Refuse what is no number of seconds from `least` to 2147483; raises `DeclarationError`."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not least <= value <= MAX_SECONDS:
+        raise DeclarationError(f"{where} is a number of seconds from {least:g} to 2147483, not {value!r}")
+
+
 class Command:
-    """A built command or query: validates arguments and results, and knows its stored name."""
+    """A built command, query or job function: validates arguments and results, and knows its stored name."""
 
-    __slots__ = ("arguments", "codec", "flat", "mark", "method", "name", "result", "where")
+    __slots__ = ("_keywords", "arguments", "codec", "mark", "method", "name", "result", "where")
 
-    def __init__(self, owner: str, name: str, method: Callable[..., Any], mark: Mark) -> None:
+    def __init__(self, owner: str, name: str, method: Callable[..., Any], mark: Mark, *, what: str = "", limit: int = MAX_BYTES) -> None:
         self.name, self.method, self.mark, self.where = name, method, mark, f"{owner}.{name}"
-        _check(self.where, name, method, mark)
+        _check(self.where, name, method, mark, what or mark.kind)
         found = annotation.hints(method, self.where)
-        self.arguments = _arguments(self.where, method, found)
-        self.codec: Codec[Any] = Codec(self.arguments, f"{self.where}()")
+        self.arguments, self._keywords = _arguments(self.where, method, found)
+        remedy = ": keep large data elsewhere and pass its name, or declare max_payload_bytes= on the class"
+        self.codec: Codec[Any] = Codec(self.arguments, f"{self.where}()", limit, remedy)
+        check_defaults(self.arguments, self.where)
         if "return" not in found:
             raise DeclarationError(f"{self.where}: annotate what it returns, `-> None` when nothing")
-        self.result: Codec[Any] = Codec(found["return"], f"the result of {self.where}()")
+        self.result: Codec[Any] = Codec(found["return"], f"the result of {self.where}()", limit, remedy)
 
     def bind(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[bytes, Any]:
         """The stored bytes of a call's arguments and the validated arguments.
@@ -112,19 +128,25 @@ class Command:
 
     def call(self, actor: Any, arguments: Any) -> Any:
         """Call the method with decoded arguments."""
-        return self.method(actor, **{key: getattr(arguments, key) for key in self.arguments.__struct_fields__})
+        if not self._keywords:
+            return self.method(actor, *msgspec.structs.astuple(arguments))
+        values = msgspec.structs.asdict(arguments)
+        named = {key: values.pop(key) for key in self._keywords}
+        return self.method(actor, *values.values(), **named)
 
 
-def _check(where: str, name: str, method: Callable[..., Any], mark: Mark) -> None:
+def _check(where: str, name: str, method: Callable[..., Any], mark: Mark, what: str) -> None:
     if name.startswith("_"):
-        raise DeclarationError(f"{where}: a {mark.kind} is called by name from outside, so it cannot start with an underscore")
-    if inspect.iscoroutinefunction(method) or inspect.isgeneratorfunction(method) or inspect.isasyncgenfunction(method):
-        raise DeclarationError(f"{where}: a {mark.kind} is a plain synchronous method, neither async nor a generator")
-    if mark.timeout is not None and not 0.001 <= mark.timeout <= 2_147_483.647:
-        raise DeclarationError(f"{where}: timeout is seconds between 0.001 and 2147483")
+        raise DeclarationError(f"{where}: a {what} has a public name, so it cannot start with an underscore")
+    for function in (method, inspect.unwrap(method)):
+        if inspect.iscoroutinefunction(function) or inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+            raise DeclarationError(f"{where}: a {what} is a plain synchronous function, neither async nor a generator")
+    if mark.timeout is not None:
+        check_seconds(mark.timeout, f"{where}: timeout")
 
 
-def _arguments(where: str, method: Callable[..., Any], found: dict[str, Any]) -> type[msgspec.Struct]:
+def _arguments(where: str, method: Callable[..., Any], found: dict[str, Any]) -> tuple[type[msgspec.Struct], tuple[str, ...]]:
+    """A struct of the method's arguments, and the names of those that are passed by keyword."""
     positional: list[Any] = []
     keyword: list[Any] = []
     parameters = list(inspect.signature(method).parameters.values())
@@ -132,16 +154,19 @@ def _arguments(where: str, method: Callable[..., Any], found: dict[str, Any]) ->
         raise DeclarationError(f"{where}: the first parameter is `self`, the actor")
     for parameter in parameters[1:]:
         if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
-            raise DeclarationError(f"{where}: arguments are stored by name, so `*{parameter.name}` cannot be used; name each one")
+            stars = "*" if parameter.kind is parameter.VAR_POSITIONAL else "**"
+            raise DeclarationError(f"{where}: arguments are stored by name, so `{stars}{parameter.name}` cannot be used; name each one")
         if parameter.name not in found:
             raise DeclarationError(f"{where}: annotate the parameter `{parameter.name}` with its type")
         declared: Any = (parameter.name, found[parameter.name])
         if parameter.default is not parameter.empty:
             declared = (*declared, default_of(parameter.default))
         (keyword if parameter.kind is parameter.KEYWORD_ONLY else positional).append(declared)
-    title = where.replace(".", "_")
+    title, names = where.replace(".", "_"), tuple(declared[0] for declared in keyword)
     try:
         arguments = msgspec.defstruct(title, positional, module=method.__module__)
-        return msgspec.defstruct(title, keyword, bases=(arguments,), kw_only=True, module=method.__module__) if keyword else arguments
+        if keyword:
+            arguments = msgspec.defstruct(title, keyword, bases=(arguments,), kw_only=True, module=method.__module__)
     except TypeError as problem:
         raise DeclarationError(f"{where}: {problem}") from problem
+    return arguments, names

@@ -4,20 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from types import FunctionType
 from typing import Any, cast
 
 import msgspec
 
 from akter import annotation
 from akter.caller import Policy
-from akter.codec import Codec, Upcast, upcast
-from akter.command import MARK, Command
-from akter.errors import DeclarationError, PayloadInvalid
-from akter.identity import Placement, check_name
+from akter.codec import MAX_BYTES, Codec, Upcast, check_defaults, upcast
+from akter.command import MARK, Command, Mark
+from akter.errors import DeclarationError
+from akter.identity import Placement
 from akter.job import Cancellation, DeadLetter, Job
 from akter.payload import default_of
 
 MAX_STATE_BYTES = 65_536
+_LARGEST = 256 * 1024 * 1024
+_NO_DEFAULT = object()
+_OURS = ("__init__", "__new__", "__setattr__", "__getattr__", "__getattribute__", "__delattr__", "__slots__")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,114 +34,176 @@ class Options:
     placement: Placement = "actor"
     migrations: Sequence[Upcast] = ()
     max_state_bytes: int = MAX_STATE_BYTES
+    max_payload_bytes: int = MAX_BYTES
     access: Policy | None = None
+
+
+INHERITED = ("placement", "max_state_bytes", "max_payload_bytes", "access")
+"""The options that a subclass takes over; the others say what is stored, and two actors never share that."""
 
 
 class Definition:
     """Everything akter knows of one actor class."""
 
-    __slots__ = ("aliases", "codec", "creating", "fields", "jobs", "kind", "may_change", "members", "name", "names", "options", "state")
+    __slots__ = (
+        "_migrations",
+        "_names",
+        "aliases",
+        "codec",
+        "creating",
+        "fields",
+        "jobs",
+        "kind",
+        "may_change",
+        "members",
+        "name",
+        "names",
+        "options",
+        "reserved",
+        "state",
+    )
 
-    def __init__(self, kind: type, options: Options, reserved: frozenset[str]) -> None:
-        self.kind, self.options = kind, options
-        self.name = options.name or kind.__name__
-        self.aliases = tuple(options.aliases)
+    def __init__(self, kind: type[Any], options: Options, reserved: frozenset[str]) -> None:
+        self.kind: Any = kind
+        self.options, self.reserved = options, reserved
         _check_options(kind, options)
-        for name in ("__init__", "__new__", "__setattr__", "__getattr__", "__getattribute__", "__delattr__"):
-            if name in vars(kind):
-                raise DeclarationError(f"{kind.__name__}.{name}: an actor is built by akter from its stored state, so it cannot have this")
-        self.state = _state(kind, reserved)
-        self.codec: Codec[Any] = Codec(self.state, f"the state of {kind.__name__}")
-        self.fields = frozenset(self.state.__struct_fields__)
-        _check_defaults(kind, self.codec, self.state)
-        self.may_change = not self.codec.plain and bool(self.fields)
-        self.members, self.jobs = _members(kind, reserved)
-        self.names = _names(kind, self.members)
+        self.name = kind.__name__ if options.name is None else options.name
+        self.aliases = tuple(options.aliases)
+        _check_names(kind, reserved)
+        self.state = _state(kind)
+        check_defaults(self.state, kind.__name__)
+        remedy = ": store less, or declare max_state_bytes= on the class"
+        self.codec: Codec[Any] = Codec(self.state, f"the state of {kind.__name__}", options.max_state_bytes, remedy)
+        self.codec.encode(self.state())
+        self._names = self.state.__struct_fields__
+        self._migrations = len(options.migrations)
+        self.fields = frozenset(self._names)
+        self.may_change = not self.codec.plain
+        self.jobs = _jobs(kind, options.max_payload_bytes)
+        self.members = _members(kind, options.max_payload_bytes)
+        for job in self.jobs.values():
+            _check_routes(job, self.members)
+        self.names = _stored_names(kind, self.members)
         self.creating = any(member.mark.creates for member in self.members.values())
 
     def fresh(self) -> dict[str, Any]:
         """The fields of an actor nobody has changed yet."""
-        return _fields(self.state())
+        return msgspec.structs.asdict(self.state())
 
-    def load(self, raw: bytes, version: int) -> dict[str, Any]:
+    def load(self, raw: bytes | str, version: int) -> dict[str, Any]:
         """The fields from their stored form; raises `PayloadInvalid` when they cannot be read."""
-        return _fields(self.codec.decode(upcast(raw, version, self.options.migrations, self.codec.where)))
+        if version != self._migrations:
+            given = raw.encode() if isinstance(raw, str) else raw
+            raw = upcast(given, version, self.options.migrations, self.codec.where)
+        return msgspec.structs.asdict(self.codec.decode(raw))
 
     def dump(self, fields: dict[str, Any]) -> bytes:
-        """The stored form of the fields; raises `PayloadInvalid` when they do not fit."""
-        raw = self.codec.encode(self.state(**fields))
-        if len(raw) > self.options.max_state_bytes:
-            raise PayloadInvalid(
-                f"{self.codec.where} is {len(raw)} bytes long; the limit is {self.options.max_state_bytes}: "
-                f"store less, or declare max_state_bytes= on the class"
-            )
-        return raw
-
-
-def _fields(state: msgspec.Struct) -> dict[str, Any]:
-    return {key: getattr(state, key) for key in state.__struct_fields__}
+        """The stored form of the fields; raises `PayloadInvalid` when they do not fit, or would not come back equal."""
+        return self.codec.round_trip(self.state(*[fields[name] for name in self._names]))[0]
 
 
 def _check_options(kind: type, options: Options) -> None:
-    try:
-        for name in (options.name or kind.__name__, *options.aliases):
-            check_name(name, "an actor's name", 128)
-    except PayloadInvalid as problem:
-        raise DeclarationError(f"{kind.__name__}: {problem}") from None
+    where = kind.__name__
+    for name in (kind.__name__ if options.name is None else options.name, *annotation.names(options.aliases, where)):
+        annotation.check_stored_name(name, where)
     if options.placement not in ("actor", "tenant"):
-        raise DeclarationError(f"{kind.__name__}: placement is 'actor' or 'tenant', not {options.placement!r}")
-    size = options.max_state_bytes
-    if isinstance(size, bool) or not isinstance(cast(object, size), int) or not 2 <= size <= 256 * 1024 * 1024:
-        raise DeclarationError(f"{kind.__name__}: max_state_bytes is a number of bytes from 2 to 268435456")
-    for step in options.migrations:
-        if not callable(step):
-            raise DeclarationError(f"{kind.__name__}: migrations is a list of functions, each taking and returning a mapping")
+        raise DeclarationError(f"{where}: placement is 'actor' or 'tenant', not {options.placement!r}")
+    if not isinstance(cast(object, options.singleton), bool):
+        raise DeclarationError(f"{where}: singleton is True or False, not {options.singleton!r}")
+    for option in ("max_state_bytes", "max_payload_bytes"):
+        size = getattr(options, option)
+        if isinstance(size, bool) or not isinstance(size, int) or not 2 <= size <= _LARGEST:
+            raise DeclarationError(f"{where}: {option} is a number of bytes from 2 to {_LARGEST}, not {size!r}")
+    if not isinstance(cast(object, options.migrations), list | tuple) or not all(callable(step) for step in options.migrations):
+        raise DeclarationError(f"{where}: migrations is a list of functions, each taking and returning a mapping")
+    if options.access is not None and not callable(options.access):
+        raise DeclarationError(f"{where}: access is a function of one Access that returns True or False")
 
 
-def _state(kind: type, reserved: frozenset[str]) -> type[msgspec.Struct]:
-    declared: list[Any] = []
-    for name, hint in annotation.hints(kind, kind.__name__).items():
-        where = f"{kind.__name__}.{name}"
-        if annotation.is_class_variable(hint) or name in reserved and name not in annotation.own(kind):
-            continue
-        if name in reserved:
-            raise DeclarationError(f"{where}: every actor has `{name}` already; name the field otherwise")
-        if name.startswith("_"):
-            raise DeclarationError(f"{where}: a state field cannot start with an underscore; annotate it ClassVar if it is no state")
-        if not hasattr(kind, name):
-            raise DeclarationError(f"{where}: a state field needs a default, which a new actor starts from")
-        default = getattr(kind, name)
-        if callable(default) and hasattr(default, "__code__"):
-            raise DeclarationError(f"{where}: this name is a state field and a method; rename one")
-        declared.append((name, hint, default_of(default)))
+def _written(kind: type) -> list[type]:
+    """The classes whose bodies users wrote, the class itself first."""
+    root = next(base for base in reversed(kind.__mro__) if type(base) is type(kind))
+    return [base for base in kind.__mro__ if base not in root.__mro__]
+
+
+def _static(kind: type, name: str) -> object:
+    return next((vars(base)[name] for base in kind.__mro__ if name in vars(base)), _NO_DEFAULT)
+
+
+def _check_names(kind: type, reserved: frozenset[str]) -> None:
+    for base in _written(kind):
+        for name in (*vars(base), *vars(base).get("__annotations__", ())):
+            if name in reserved:
+                raise DeclarationError(f"{kind.__name__}.{name}: every actor has `{name}` already; choose another name")
+            if name in _OURS and base.__module__ != "typing":
+                raise DeclarationError(f"{kind.__name__}.{name}: an actor is built by akter from its stored state, so it cannot have this")
+
+
+def _state(kind: type) -> type[msgspec.Struct]:
+    found = annotation.hints(kind, kind.__name__)
+    mine = {name for base in _written(kind) for name in vars(base).get("__annotations__", found)}
+    declared = [
+        (name, hint, _default(kind, name, hint)) for name, hint in found.items() if name in mine and not annotation.is_class_variable(hint)
+    ]
     try:
-        return msgspec.defstruct(f"{kind.__name__}_state", declared, kw_only=True, module=kind.__module__)
+        return msgspec.defstruct(f"{kind.__name__}_state", declared, module=kind.__module__)
     except TypeError as problem:
         raise DeclarationError(f"{kind.__name__}: {problem}") from problem
 
 
-def _check_defaults(kind: type, codec: Codec[Any], state: type[msgspec.Struct]) -> None:
+def _default(kind: type, name: str, hint: object) -> Any:
+    where = f"{kind.__name__}.{name}"
+    if name.startswith("_"):
+        raise DeclarationError(f"{where}: a state field cannot start with an underscore; annotate it ClassVar if it is no state")
+    default = _static(kind, name)
+    if default is _NO_DEFAULT:
+        raise DeclarationError(f"{where}: a state field needs a default, which a new actor starts from")
+    if isinstance(default, Job):
+        raise DeclarationError(f"{where}: a Job is no state; leave the annotation away: `{name} = Job(...)`")
+    if isinstance(default, FunctionType | property | staticmethod | classmethod):
+        raise DeclarationError(f"{where}: this name is a state field and a method; rename one")
     try:
-        codec.round_trip(state())
-    except PayloadInvalid as problem:
-        raise DeclarationError(f"{kind.__name__}: a default does not fit its field: {problem}") from problem
+        return default_of(default)
+    except DeclarationError as problem:
+        raise DeclarationError(f"{where}: {problem}") from problem
 
 
-def _members(kind: type, reserved: frozenset[str]) -> tuple[dict[str, Command], dict[str, Job[..., Any]]]:
-    members: dict[str, Command] = {}
+def _jobs(kind: type, limit: int) -> dict[str, Job[..., Any]]:
     jobs: dict[str, Job[..., Any]] = {}
     for name in dir(kind):
-        value = getattr(kind, name, None)
-        if isinstance(value, Job):
-            value.build()
-            jobs[name] = value
-        elif (mark := getattr(value, MARK, None)) is not None:
-            if name in reserved:
-                raise DeclarationError(f"{kind.__name__}.{name}: every actor has `{name}` already; name the {mark.kind} otherwise")
-            members[name] = Command(kind.__name__, name, cast("Callable[..., Any]", value), mark)
-    for job in jobs.values():
-        _check_routes(job, members)
-    return members, jobs
+        if isinstance(value := _static(kind, name), Job):
+            jobs[name] = cast("Job[..., Any]", value)
+            jobs[name].build(limit)
+    return jobs
+
+
+def _members(kind: type, limit: int) -> dict[str, Command]:
+    members: dict[str, Command] = {}
+    for name in dir(kind):
+        where = f"{kind.__name__}.{name}"
+        value = _static(kind, name)
+        mark = _mark(value)
+        if mark is None:
+            mark = _inherited(kind, name)
+            if mark is None:
+                continue
+            if mark.route is None:
+                raise DeclarationError(f"{where}: it replaces a {mark.kind} of a base class; mark it @{mark.kind} too")
+        if not isinstance(value, FunctionType):
+            raise DeclarationError(f"{where}: a {mark.kind} is a plain method with `self`, not a {type(value).__name__}")
+        members[name] = Command(kind.__name__, name, value, mark, limit=limit)
+    return members
+
+
+def _mark(value: object) -> Mark | None:
+    inner = getattr(value, "__func__", None) or getattr(value, "fget", None) or value
+    found = vars(inner).get(MARK) if hasattr(inner, "__dict__") else None
+    return found if isinstance(found, Mark) else None
+
+
+def _inherited(kind: type, name: str) -> Mark | None:
+    """What a base class says about a method that the class, or a class before that one, replaced without a word."""
+    return next(filter(None, (_mark(vars(base)[name]) for base in kind.__mro__ if name in vars(base))), None)
 
 
 def _check_routes(job: Job[..., Any], members: dict[str, Command]) -> None:
@@ -145,24 +211,22 @@ def _check_routes(job: Job[..., Any], members: dict[str, Command]) -> None:
         found = members.get(name)
         if found is None:
             raise DeclarationError(f"{job.where}: its {route} route `{name}` is not a method of the class")
-        hints = annotation.hints(found.method, found.where)
-        hints.pop("return", None)
-        if len(found.arguments.__struct_fields__) != 1:
+        given = msgspec.structs.fields(found.arguments)
+        if len(given) != 1:
             raise DeclarationError(f"{found.where}: a route takes exactly one argument beside `self`")
         wanted = {"dead_letter": DeadLetter, "cancelled": Cancellation}.get(route)
         if wanted is None:
-            wanted = annotation.hints(job.call.method, job.where).get("return")
-        if next(iter(hints.values())) != wanted:
-            said = getattr(wanted, "__name__", repr(wanted))
+            function: Callable[..., Any] = job.function
+            wanted = annotation.hints(function, job.where)["return"]
+        if given[0].type != wanted:
+            said = wanted.__name__ if isinstance(wanted, type) else repr(wanted)
             raise DeclarationError(f"{found.where}: as the {route} route of {job.where} its argument is annotated `{said}`")
 
 
-def _names(kind: type, members: dict[str, Command]) -> dict[str, Command]:
+def _stored_names(kind: type, members: dict[str, Command]) -> dict[str, Command]:
     names: dict[str, Command] = {}
     for member in members.values():
         for name in (member.name, *member.mark.aliases):
             if names.setdefault(name, member) is not member:
                 raise DeclarationError(f"{kind.__name__}.{member.name}: the name {name!r} belongs to `{names[name].name}` too")
     return names
-
-

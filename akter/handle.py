@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, NoReturn, Protocol
+from typing import TYPE_CHECKING, Any, NoReturn, Protocol, cast
 
-from akter.command import MARK, Command, Mark
+from akter.command import Command
 from akter.errors import InsideTurn
 from akter.identity import Address
 
@@ -27,6 +27,11 @@ class Handle:
 
     __slots__ = ("_address", "_caller", "_definition", "_door")
 
+    _address: Address
+    _caller: Caller | None
+    _definition: Definition
+    _door: Door | None
+
     def __init__(self, definition: Definition, address: Address, door: Door | None, caller: Caller | None = None) -> None:
         put = object.__setattr__
         put(self, "_definition", definition)
@@ -40,6 +45,9 @@ class Handle:
         return self._address.actor_id
 
     def __getattr__(self, name: str) -> Member:
+        if name.startswith("__"):
+            # Protocols such as copying look for these before the handle has a definition.
+            raise AttributeError(name)
         definition: Definition = object.__getattribute__(self, "_definition")
         member = definition.members.get(name)
         if member is None or member.mark.route:
@@ -95,25 +103,32 @@ def _refusal(definition: Definition, name: str) -> str:
         return f"{where} is a job: it is started inside a turn with self.enqueue(...)"
     if name in definition.members:
         return f"{where} is called by akter when its job ends, not on a handle"
+    if name in definition.reserved:
+        return f"{where} belongs to a turn: use it as self.{name} inside a @command or @query. To send from outside use app.send(...)"
     if hasattr(definition.kind, name) and not name.startswith("_"):
         return f"{where} is not a command: mark it @command or @query to call it on a handle"
     known = ", ".join(sorted(member for member in definition.members if not definition.members[member].mark.route))
     return f"{definition.kind.__name__} has no command {name!r}; it has {known or 'none'}"
 
 
-def target_of(command: Callable[..., Any]) -> tuple[Address, Command]:
+def target_of(command: Callable[..., Any], itself: object = None) -> tuple[Address, Command]:
     """The actor and the command that `send` was given.
 
-    Raises `TypeError` when it is no command of a handle or of the actor itself.
+    Raises `TypeError` when it is no command of a handle, nor of `itself`, the actor that sends.
     """
     if isinstance(command, Member):
         found, where = command.command, command.handle._address
     else:
         owner = getattr(command, "__self__", None)
         definition = getattr(type(owner), "__akter__", None)
-        if owner is None or definition is None or not isinstance(getattr(command, MARK, None), Mark):
-            raise TypeError("send(...) takes a command: `self.actor(Kind, id).command`, or a @command of the actor itself as `self.command`")
-        found, where = definition.members[getattr(command, "__name__", "")], owner._address
+        named = definition and definition.members.get(getattr(command, "__name__", ""))
+        if named is None or named.method is not getattr(command, "__func__", None):
+            raise TypeError("send(...) takes a command: `actor(Kind, id).command`, or a @command of the actor itself as `self.command`")
+        if owner is not itself:
+            raise TypeError(
+                f"{named.where} belongs to an actor that was constructed by hand and lives nowhere: use actor(Kind, id).{named.name}"
+            )
+        found, where = named, cast(Any, owner)._address
     if found.mark.kind == "query":
         raise TypeError(f"{found.where} is a query: only commands can be sent, because nobody waits for an answer")
     if found.mark.route:

@@ -7,7 +7,7 @@ import json
 import re
 import uuid
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, cast
 
 from akter.errors import InvalidCommandId, PayloadInvalid
 
@@ -64,7 +64,8 @@ def check_name(value: object, what: str, limit: int = MAX_NAME_BYTES) -> str:
         raise PayloadInvalid(f"{what} must not contain a lone surrogate") from None
     if size > limit:
         raise PayloadInvalid(f"{what} is {size} bytes long; the limit is {limit}")
-    return value
+    # Members of a str enum, and other subclasses, are stored as the plain text they are.
+    return value if type(value) is str else str.__str__(value)
 
 
 _COMMAND_ID = re.compile(r"v1\.(0|[1-9][0-9]{0,14})\.(0|[1-9][0-9]{0,14})\.([0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})")
@@ -92,6 +93,8 @@ class CommandId:
     @staticmethod
     def parse(text: str) -> CommandId:
         """Read an id from its text; raises `InvalidCommandId` with code `version` or `malformed`."""
+        if not isinstance(cast(object, text), str):
+            raise InvalidCommandId(f"a command id is text, not {type(text).__name__}")
         if match := _COMMAND_ID.fullmatch(text):
             unique = uuid.UUID(match[3])
             if unique.version == 4 and unique.variant == uuid.RFC_4122:
@@ -102,11 +105,14 @@ class CommandId:
 
 
 def own_id(scope: str, id: object) -> str:
-    """The stored form of a caller's own id, `u:<scope>:<id>`: no text can make it equal another scope's or a minted id."""
+    """The stored form of a caller's own id, `u:<scope>:<id>`: no text can make it equal another scope's or a minted id.
+
+    `id` is text of 1 to 255 characters without NUL or lone surrogates; raises `InvalidCommandId` for any other.
+    """
     if not isinstance(id, str) or not 1 <= len(id) <= 255:
         raise InvalidCommandId("a command id of your own is text of 1 to 255 characters")
     try:
-        check_name(id, "a command id", 4 * 255)
+        id, scope = check_name(id, "a command id", 4 * 255), check_name(scope, "a command id's scope", 4096)
     except PayloadInvalid as problem:
         raise InvalidCommandId(str(problem)) from None
     safe = scope.replace("%", "%25").replace(":", "%3A").replace("~", "%7E")

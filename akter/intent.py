@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any, ParamSpec, Protocol, TypeAlias
 
 import msgspec
 
 from akter.errors import PayloadInvalid
 from akter.identity import Address, check_name
-from akter.job import Job
+from akter.job import Job, JobCall
 from akter.payload import Event
 
 P = ParamSpec("P")
+
+_MILLISECOND = timedelta(milliseconds=1)
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 MAX_MS = 2**53 - 1
 """The latest time, in epoch milliseconds, and the longest delay that may be asked for."""
@@ -44,22 +46,38 @@ class Send:
     when: When = AT_ONCE
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Enqueue:
-    """A job of the actor itself."""
+    """A job of the actor itself. It equals the `JobCall` it was made of, whatever its time: `Order.charge(...) in requests`."""
 
     job: str
     arguments: msgspec.Struct
     payload: bytes
     when: When = AT_ONCE
 
+    def __eq__(self, other: object) -> bool:
+        if isinstance(other, JobCall):
+            return (self.job, self.arguments) == (other.job, other.arguments)
+        if isinstance(other, Enqueue):
+            return (self.job, self.arguments, self.when) == (other.job, other.arguments, other.when)
+        return NotImplemented
 
-@dataclass(frozen=True, slots=True)
+    __hash__ = None  # type: ignore[assignment]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class Emit:
-    """A fact of the actor."""
+    """A fact of the actor. It equals the event: `OrderPlaced(...) in requests`."""
 
     event: Event
     payload: bytes
+
+    def __eq__(self, other: object) -> bool:
+        if isinstance(other, Emit):
+            return self.event == other.event
+        return self.event == other if isinstance(other, Event) else NotImplemented
+
+    __hash__ = None  # type: ignore[assignment]
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,26 +137,31 @@ class Later:
 
 
 def after(delay: timedelta, key: str | None) -> When:
-    """A delay counted from the commit; raises `PayloadInvalid` unless it is from zero to some 285 000 years."""
+    """A delay counted from the commit, in whole milliseconds; raises `PayloadInvalid` unless it is from zero to some 285 000 years."""
     if not isinstance(delay, timedelta):
-        raise PayloadInvalid("after(...) takes a timedelta")
-    milliseconds = math.floor(delay / timedelta(milliseconds=1))
-    if not 0 <= milliseconds <= MAX_MS:
+        raise PayloadInvalid(f"after(...) takes a timedelta, not {type(delay).__name__}: timedelta(seconds=...), for example")
+    if delay < timedelta(0):
         raise PayloadInvalid("after(...) takes a delay that is not negative")
+    milliseconds = delay // _MILLISECOND
+    if milliseconds > MAX_MS:
+        raise PayloadInvalid("after(...) takes a delay of at most 104 249 991 days")
     return When(delay_ms=milliseconds, key=check_key(key))
 
 
 def at(moment: datetime, key: str | None) -> When:
-    """A moment; raises `PayloadInvalid` for a datetime without a time zone."""
+    """A moment, in whole milliseconds; one that has passed is due at once. Raises `PayloadInvalid` for a datetime without a time zone."""
     if not isinstance(moment, datetime):
-        raise PayloadInvalid("at(...) takes a datetime")
-    if moment.tzinfo is None:
+        raise PayloadInvalid(f"at(...) takes a datetime, not {type(moment).__name__}")
+    if moment.utcoffset() is None:
         raise PayloadInvalid("at(...) takes a datetime with a time zone: datetime.now(timezone.utc), for example")
-    return When(due_at_ms=max(0, math.floor(moment.timestamp() * 1000)), key=check_key(key))
+    return When(due_at_ms=max(0, (moment - _EPOCH) // _MILLISECOND), key=check_key(key))
 
 
 def check_key(key: str | None) -> str | None:
     """Refuse keys that cannot be stored, and those starting with `$`, which are akter's own."""
-    if key is not None and check_name(key, "a key").startswith("$"):
+    if key is None:
+        return None
+    checked = check_name(key, "a key")
+    if checked.startswith("$"):
         raise PayloadInvalid("keys starting with `$` are reserved: choose another")
-    return key
+    return checked

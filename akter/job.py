@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import inspect
 import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, Concatenate, Generic, Literal, ParamSpec, TypeVar, overload
+from types import FunctionType
+from typing import Any, Concatenate, Generic, Literal, ParamSpec, TypeVar, cast, overload
 
 import msgspec
 
 from akter import annotation
-from akter.command import MARK, Command, Mark
+from akter.codec import MAX_BYTES
+from akter.command import MARK, MAX_SECONDS, Command, Mark, check_seconds
 from akter.errors import AkterError, DeclarationError
 from akter.payload import Payload
 
@@ -19,7 +22,6 @@ P = ParamSpec("P")
 R = TypeVar("R")
 A = TypeVar("A")
 
-MAX_SECONDS = 2_147_483.647
 Method = TypeVar("Method", bound=Callable[..., Any])
 
 
@@ -34,8 +36,10 @@ class Retry:
     def __post_init__(self) -> None:
         if isinstance(self.attempts, bool) or not isinstance(self.attempts, int) or not 1 <= self.attempts <= 101:
             raise DeclarationError("Retry: attempts is a whole number from 1 to 101")
-        if not 0.001 <= self.base <= self.cap <= MAX_SECONDS:
-            raise DeclarationError("Retry: base and cap are seconds, 0.001 <= base <= cap <= 2147483")
+        check_seconds(self.base, "Retry: base")
+        check_seconds(self.cap, "Retry: cap")
+        if self.base > self.cap:
+            raise DeclarationError("Retry: cap, the longest wait, is not shorter than base, the first one")
 
 
 class Cancelled(AkterError):
@@ -115,24 +119,28 @@ class Job(Generic[P, R]):
         concurrency: int | None = None,
         isolation: Literal["thread", "process"] = "thread",
     ) -> None:
-        if not callable(function):
+        if not isinstance(function, FunctionType):
             raise DeclarationError("Job(...) takes a plain function whose first parameter is the Attempt")
-        if not 0.001 <= timeout <= MAX_SECONDS:
-            raise DeclarationError("Job: timeout is seconds between 0.001 and 2147483")
-        if not 3.0 <= lease <= MAX_SECONDS:
-            raise DeclarationError("Job: lease is seconds, at least 3")
+        where = f"Job({function.__name__})"
+        check_seconds(timeout, f"{where}: timeout")
+        check_seconds(lease, f"{where}: lease", 3.0)
+        if retry is not None and not isinstance(cast(object, retry), Retry):
+            raise DeclarationError(f"{where}: retry is a Retry(attempts=..., base=..., cap=...)")
         if concurrency is not None and (isinstance(concurrency, bool) or not isinstance(concurrency, int) or not 1 <= concurrency <= 64):
-            raise DeclarationError("Job: concurrency is the attempts at once per actor, 1 to 64")
+            raise DeclarationError(f"{where}: concurrency is the attempts at once per actor, 1 to 64")
         if isolation not in ("thread", "process"):
-            raise DeclarationError("Job: isolation is 'thread' or 'process'")
+            raise DeclarationError(f"{where}: isolation is 'thread' or 'process'")
         self.function, self.retry, self.timeout, self.lease = function, retry or Retry(), timeout, lease
         self.concurrency, self.isolation = concurrency, isolation
         self.routes: dict[str, str] = {}
+        self._again = ""
 
     def __set_name__(self, owner: type, name: str) -> None:
+        # What is raised here would come out as a RuntimeError before Python 3.12, so `build` tells.
         if hasattr(self, "name"):
-            raise DeclarationError(f"{owner.__name__}.{name}: this Job is already bound as {self.where}; make one Job for each name")
-        self.name, self.where = name, f"{owner.__name__}.{name}"
+            self._again = f"{owner.__name__}.{name}"
+        else:
+            self.name, self.where = name, f"{owner.__name__}.{name}"
 
     @overload
     def __get__(self, instance: None, owner: type) -> Job[P, R]: ...
@@ -143,18 +151,26 @@ class Job(Generic[P, R]):
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> JobCall:
         """The request itself, as a value that a test can compare with what an actor asked for."""
+        if not hasattr(self, "call"):
+            raise TypeError(
+                f"this Job of {self.function.__name__} belongs to no actor yet: bind it in a class, `charge = Job(charge_card)`"
+            )
         _, arguments = self.call.bind(args, dict(kwargs))
         return JobCall(self.name, arguments)
 
-    def build(self) -> None:
+    def build(self, limit: int = MAX_BYTES) -> None:
         """Resolve the function's types once its actor class exists; raises `DeclarationError`."""
+        if again := self._again:
+            self._again = ""
+            raise DeclarationError(f"{again}: this Job is already bound as {self.where}; make one Job for each name")
+        if hasattr(self, "call"):
+            return
         function: Callable[..., Any] = self.function
-        found = annotation.hints(function, self.where)
-        first = next(iter(found.items()), None)
-        if first is None or first[1] is not Attempt:
+        first = next(iter(inspect.signature(function).parameters), None)
+        if first is None or annotation.hints(function, self.where).get(first) is not Attempt:
             raise DeclarationError(f"{self.where}: the first parameter of {function.__name__} is `attempt: Attempt`")
         # The attempt takes the place of `self`: both are given by the runner, not stored.
-        self.call = Command(self.where.rpartition(".")[0], self.name, function, Mark())
+        self.call = Command(self.where.rpartition(".")[0], self.name, function, Mark(), what="job", limit=limit)
 
     def on_success(self, method: Callable[[A, R], None]) -> Callable[[A, R], None]:
         """Route the function's result to this method, once, as a turn of the same actor."""
@@ -171,6 +187,8 @@ class Job(Generic[P, R]):
     def _route(self, kind: str, method: Method) -> Method:
         if kind in self.routes:
             raise DeclarationError(f"{method.__qualname__}: this job already routes {kind} to `{self.routes[kind]}`")
+        if not isinstance(cast(object, method), FunctionType):
+            raise DeclarationError(f"{method!r}: a route is a plain method with `self` and one argument")
         if hasattr(method, MARK):
             raise DeclarationError(f"{method.__qualname__}: a route is a command already; leave the other decorator out")
         setattr(method, MARK, Mark(internal=True, route=kind))

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Sequence
-from typing import Any, ClassVar, TypeVar, dataclass_transform, overload
+from contextlib import suppress
+from typing import Any, ClassVar, TypeVar, cast, dataclass_transform, overload
 
 import msgspec
 
-from akter.codec import Codec, Upcast
+from akter import annotation
+from akter.codec import Codec, Upcast, check_defaults
 from akter.errors import DeclarationError
 
 T = TypeVar("T")
+
+_FIELD: type = type(cast(object, msgspec.field(default=None)))
 
 
 @overload
@@ -20,7 +24,27 @@ def field(*, default: T) -> T: ...
 def field(*, default_factory: Callable[[], T]) -> T: ...
 def field(*, default: Any = msgspec.NODEFAULT, default_factory: Any = msgspec.NODEFAULT) -> Any:
     """Declare a field whose default is made anew for every value: `skus: list[str] = field(default_factory=list)`."""
-    return msgspec.field(default=default, default_factory=default_factory)
+    if default_factory is not msgspec.NODEFAULT:
+        return msgspec.field(default_factory=default_factory)
+    if default is msgspec.NODEFAULT:
+        raise DeclarationError("field(...) needs a default or a default_factory")
+    made = default_of(default)
+    return made if isinstance(made, _FIELD) else msgspec.field(default=made)
+
+
+_SHARED = (str, int, float, bool, bytes, type(None), type)
+
+
+def default_of(value: Any) -> Any:
+    """A default that every value gets a copy of its own of, taken now."""
+    if isinstance(value, (*_SHARED, _FIELD)) or value is msgspec.NODEFAULT:
+        return value
+    try:
+        kept = copy.deepcopy(value)
+    except Exception as problem:
+        raise DeclarationError(f"the default {type(value).__name__} cannot be copied, so it cannot be stored") from problem
+    # What deepcopy gives back as it was has nothing in it that could change.
+    return value if kept is value else msgspec.field(default_factory=lambda: copy.deepcopy(kept))
 
 
 @dataclass_transform(frozen_default=True, kw_only_default=True, field_specifiers=(field, msgspec.field))
@@ -28,14 +52,18 @@ class _Frozen(msgspec.StructMeta):
     def __new__(mcls, name: str, bases: tuple[type, ...], namespace: dict[str, Any], **config: Any) -> Any:
         config.setdefault("frozen", True)
         config.setdefault("kw_only", True)
-        return super().__new__(mcls, name, bases, namespace, **config)
-
-
-def default_of(value: Any) -> Any:
-    """A default that every value gets a copy of its own of."""
-    if isinstance(value, list | dict | set | bytearray):
-        return msgspec.field(default_factory=lambda: copy.deepcopy(value))
-    return value
+        for key in namespace.get("__annotations__", ()):
+            if key in namespace and not isinstance(namespace[key], property | staticmethod | classmethod):
+                namespace[key] = default_of(namespace[key])
+        try:
+            cls = super().__new__(mcls, name, bases, namespace, **config)
+        except TypeError as problem:
+            raise DeclarationError(f"{name}: {problem}") from problem
+        annotation.resolve_locals(cls)
+        # A name that is defined further down is resolved when an actor or event that uses this class is built.
+        with suppress(NameError):
+            check_defaults(cast("type[msgspec.Struct]", cls), name)
+        return cls
 
 
 class Payload(msgspec.Struct, metaclass=_Frozen):
@@ -55,11 +83,14 @@ class _EventType(_Frozen):
     ) -> Any:
         stored = config.pop("name", name)
         cls = super().__new__(mcls, name, bases, namespace, **config)
-        if not isinstance(stored, str) or not stored:
-            raise DeclarationError(f"{name}: `name` must be a text that is not empty")
+        annotation.check_stored_name(stored, name)
+        for step in migrations:
+            if not callable(step):
+                raise DeclarationError(f"{name}: migrations is a list of functions, each taking and returning a mapping")
         cls.event_name = stored
-        cls.event_aliases = tuple(aliases)
+        cls.event_aliases = annotation.names(aliases, name)
         cls.event_migrations = tuple(migrations)
+        cls._codec = Codec(cls, name)
         return cls
 
 
@@ -69,8 +100,9 @@ class Event(msgspec.Struct, metaclass=_EventType):
     event_name: ClassVar[str]
     event_aliases: ClassVar[tuple[str, ...]]
     event_migrations: ClassVar[tuple[Upcast, ...]]
+    _codec: ClassVar[Codec[Any]]
 
 
 def event_codec(kind: type[Event]) -> Codec[Event]:
-    """The codec of an event class; raises `DeclarationError` when a field cannot be stored."""
-    return Codec(kind, kind.__qualname__)
+    """The codec of an event class."""
+    return kind._codec
