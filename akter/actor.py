@@ -10,7 +10,7 @@ import msgspec
 
 from akter import intent
 from akter.caller import Policy
-from akter.codec import MAX_BYTES, Upcast
+from akter.codec import Upcast
 from akter.definition import INHERITED, MAX_STATE_BYTES, Definition, Options
 from akter.errors import AkterError, DeclarationError, PayloadInvalid
 from akter.handle import Handle, target_of
@@ -65,8 +65,8 @@ class Actor(_Placed, metaclass=ActorType):
     """A durable object with an id. Subclass it, annotate its state with defaults, mark its methods `@command` or `@query`.
 
     Class options: `name` and `aliases` (what is stored), `singleton`, `placement` ("actor" or "tenant"), `migrations` (functions that
-    bring older stored state up to date), `max_state_bytes` (default 65536), `max_payload_bytes` (the arguments or the result of one
-    call, default 1048576), `access` (who may call it). A subclass takes over placement, limits and access of the class it extends.
+    bring older stored state up to date), `max_state_bytes` (default 65536), `access` (who may call it). A subclass takes over
+    `placement`, `max_state_bytes` and `access` of the class it extends.
     A constructed actor is a plain object: its methods run without a database, and `akter.testing.outbox` lists what it asked for.
     """
 
@@ -83,7 +83,6 @@ class Actor(_Placed, metaclass=ActorType):
             placement: Placement = "actor",
             migrations: Sequence[Upcast] = (),
             max_state_bytes: int = MAX_STATE_BYTES,
-            max_payload_bytes: int = MAX_BYTES,
             access: Policy | None = None,
         ) -> None: ...
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import sys
 import typing
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from akter.errors import DeclarationError
@@ -13,8 +13,8 @@ from akter.errors import DeclarationError
 _KEPT = "__akter_hints__"
 
 
-def hints(thing: type | Callable[..., Any], where: str) -> dict[str, Any]:
-    """The resolved annotations of a class (with its bases') or function.
+def hints(thing: type | Callable[..., Any], where: str, classes: Sequence[type] | None = None) -> dict[str, Any]:
+    """The resolved annotations of a class, with those of its bases or of `classes`, or of a function.
 
     Raises `DeclarationError` naming `where` and the member when one cannot be resolved.
     """
@@ -22,7 +22,7 @@ def hints(thing: type | Callable[..., Any], where: str) -> dict[str, Any]:
         inner = inspect.unwrap(thing)
         return resolve(_written(thing, where), getattr(inner, "__globals__", {}), _around(inner), lambda name: f"{where}: `{name}`")
     found: dict[str, Any] = {}
-    for base in reversed(thing.__mro__):
+    for base in reversed(thing.__mro__ if classes is None else classes):
         # A base that was made inside a function can be resolved only while that function runs, so its types are kept.
         known = vars(base).get(_KEPT)
         if known is None:

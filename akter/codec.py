@@ -17,9 +17,6 @@ from akter.errors import DeclarationError, PayloadInvalid
 
 T = TypeVar("T")
 
-MAX_BYTES = 1_048_576
-"""The longest encoded arguments, result, event or rejection, unless the actor class says otherwise."""
-
 MAX_DEPTH = 100
 """The deepest nesting that is stored: every Python and PostgreSQL can read it, however deep the stack already is."""
 
@@ -69,11 +66,11 @@ _encode_sets = msgspec.json.Encoder(enc_hook=to_json, order="deterministic").enc
 class Codec(Generic[T]):
     """Encodes one declared type. What comes back equals what was given, or nothing is stored.
 
-    A datetime keeps its moment and its offset; the name of its zone is not stored. `limit` is in encoded bytes, and `remedy` is
-    added to the message when a value exceeds it. Raises `DeclarationError` when the type cannot be stored at all.
+    A datetime keeps its moment and its offset; the name of its zone is not stored. `limit` is the longest encoding in bytes, and
+    `remedy` ends the message when a value is longer. Raises `DeclarationError` when the type cannot be stored at all.
     """
 
-    def __init__(self, kind: Any, where: str, limit: int = MAX_BYTES, remedy: str = "") -> None:
+    def __init__(self, kind: Any, where: str, limit: int | None = None, remedy: str = "") -> None:
         self.where, self.limit, self._remedy = where, limit, remedy
         try:
             self._decode = msgspec.json.Decoder(kind, dec_hook=_from_json).decode
@@ -117,7 +114,7 @@ class Codec(Generic[T]):
             raise self._invalid(path, said) from problem
         if not _equal(value, kept) and (found := _difference(value, kept, "$", self._exact)):
             raise self._invalid(*found)
-        if len(raw) > self.limit:
+        if self.limit is not None and len(raw) > self.limit:
             raise self._invalid("", f"{len(raw)} bytes are too long: the limit is {self.limit}{self._remedy}")
         if b"\\u0000" in raw or (len(raw) > MAX_DEPTH and raw.count(b"[") + raw.count(b"{") > MAX_DEPTH):
             if found := _culprit(kept):

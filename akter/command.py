@@ -11,7 +11,7 @@ from typing import Any, Literal, TypeVar, overload
 import msgspec
 
 from akter import annotation
-from akter.codec import MAX_BYTES, Codec, check_defaults
+from akter.codec import Codec, check_defaults
 from akter.digest import payload_hash
 from akter.errors import DeclarationError
 from akter.payload import default_of
@@ -99,17 +99,16 @@ class Command:
 
     __slots__ = ("_keywords", "arguments", "codec", "mark", "method", "name", "result", "where")
 
-    def __init__(self, owner: str, name: str, method: Callable[..., Any], mark: Mark, *, what: str = "", limit: int = MAX_BYTES) -> None:
+    def __init__(self, owner: str, name: str, method: Callable[..., Any], mark: Mark, *, what: str = "") -> None:
         self.name, self.method, self.mark, self.where = name, method, mark, f"{owner}.{name}"
         _check(self.where, name, method, mark, what or mark.kind)
         found = annotation.hints(method, self.where)
         self.arguments, self._keywords = _arguments(self.where, method, found)
-        remedy = ": keep large data elsewhere and pass its name, or declare max_payload_bytes= on the class"
-        self.codec: Codec[Any] = Codec(self.arguments, f"{self.where}()", limit, remedy)
+        self.codec: Codec[Any] = Codec(self.arguments, f"{self.where}()")
         check_defaults(self.arguments, self.where)
         if "return" not in found:
             raise DeclarationError(f"{self.where}: annotate what it returns, `-> None` when nothing")
-        self.result: Codec[Any] = Codec(found["return"], f"the result of {self.where}()", limit, remedy)
+        self.result: Codec[Any] = Codec(found["return"], f"the result of {self.where}()")
 
     def bind(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[bytes, Any]:
         """The stored bytes of a call's arguments and the validated arguments.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from types import FunctionType
 from typing import Any, cast
@@ -11,7 +11,7 @@ import msgspec
 
 from akter import annotation
 from akter.caller import Policy
-from akter.codec import MAX_BYTES, Codec, Upcast, check_defaults, upcast
+from akter.codec import Codec, Upcast, check_defaults, upcast
 from akter.command import MARK, Command, Mark
 from akter.errors import DeclarationError
 from akter.identity import Placement
@@ -34,11 +34,10 @@ class Options:
     placement: Placement = "actor"
     migrations: Sequence[Upcast] = ()
     max_state_bytes: int = MAX_STATE_BYTES
-    max_payload_bytes: int = MAX_BYTES
     access: Policy | None = None
 
 
-INHERITED = ("placement", "max_state_bytes", "max_payload_bytes", "access")
+INHERITED = ("placement", "max_state_bytes", "access")
 """The options that a subclass takes over; the others say what is stored, and two actors never share that."""
 
 
@@ -69,8 +68,7 @@ class Definition:
         _check_options(kind, options)
         self.name = kind.__name__ if options.name is None else options.name
         self.aliases = tuple(options.aliases)
-        _check_names(kind, reserved)
-        self.state = _state(kind)
+        self.state = _state(kind, reserved)
         check_defaults(self.state, kind.__name__)
         remedy = ": store less, or declare max_state_bytes= on the class"
         self.codec: Codec[Any] = Codec(self.state, f"the state of {kind.__name__}", options.max_state_bytes, remedy)
@@ -79,8 +77,8 @@ class Definition:
         self._migrations = len(options.migrations)
         self.fields = frozenset(self._names)
         self.may_change = not self.codec.plain
-        self.jobs = _jobs(kind, options.max_payload_bytes)
-        self.members = _members(kind, options.max_payload_bytes)
+        self.jobs = _jobs(kind)
+        self.members = _members(kind)
         for job in self.jobs.values():
             _check_routes(job, self.members)
         self.names = _stored_names(kind, self.members)
@@ -110,10 +108,9 @@ def _check_options(kind: type, options: Options) -> None:
         raise DeclarationError(f"{where}: placement is 'actor' or 'tenant', not {options.placement!r}")
     if not isinstance(cast(object, options.singleton), bool):
         raise DeclarationError(f"{where}: singleton is True or False, not {options.singleton!r}")
-    for option in ("max_state_bytes", "max_payload_bytes"):
-        size = getattr(options, option)
-        if isinstance(size, bool) or not isinstance(size, int) or not 2 <= size <= _LARGEST:
-            raise DeclarationError(f"{where}: {option} is a number of bytes from 2 to {_LARGEST}, not {size!r}")
+    size = options.max_state_bytes
+    if isinstance(size, bool) or not isinstance(cast(object, size), int) or not 2 <= size <= _LARGEST:
+        raise DeclarationError(f"{where}: max_state_bytes is a number of bytes from 2 to {_LARGEST}, not {size!r}")
     if not isinstance(cast(object, options.migrations), list | tuple) or not all(callable(step) for step in options.migrations):
         raise DeclarationError(f"{where}: migrations is a list of functions, each taking and returning a mapping")
     if options.access is not None and not callable(options.access):
@@ -130,28 +127,26 @@ def _static(kind: type, name: str) -> object:
     return next((vars(base)[name] for base in kind.__mro__ if name in vars(base)), _NO_DEFAULT)
 
 
-def _check_names(kind: type, reserved: frozenset[str]) -> None:
-    for base in _written(kind):
-        for name in (*vars(base), *vars(base).get("__annotations__", ())):
-            if name in reserved:
-                raise DeclarationError(f"{kind.__name__}.{name}: every actor has `{name}` already; choose another name")
-            if name in _OURS and base.__module__ != "typing":
-                raise DeclarationError(f"{kind.__name__}.{name}: an actor is built by akter from its stored state, so it cannot have this")
+def _check_names(kind: type, reserved: frozenset[str], annotated: Iterable[str]) -> None:
+    written = {name for base in _written(kind) if base.__module__ != "typing" for name in vars(base)}
+    for name in sorted(written.union(annotated)):
+        if name in reserved:
+            raise DeclarationError(f"{kind.__name__}.{name}: every actor has `{name}` already; choose another name")
+        if name in _OURS:
+            raise DeclarationError(f"{kind.__name__}.{name}: an actor is built by akter from its stored state, so it cannot have this")
 
 
-def _state(kind: type) -> type[msgspec.Struct]:
-    found = annotation.hints(kind, kind.__name__)
-    mine = {name for base in _written(kind) for name in vars(base).get("__annotations__", found)}
-    declared = [
-        (name, hint, _default(kind, name, hint)) for name, hint in found.items() if name in mine and not annotation.is_class_variable(hint)
-    ]
+def _state(kind: type, reserved: frozenset[str]) -> type[msgspec.Struct]:
+    found = annotation.hints(kind, kind.__name__, _written(kind))
+    _check_names(kind, reserved, found)
+    declared = [(name, hint, _default(kind, name)) for name, hint in found.items() if not annotation.is_class_variable(hint)]
     try:
         return msgspec.defstruct(f"{kind.__name__}_state", declared, module=kind.__module__)
     except TypeError as problem:
         raise DeclarationError(f"{kind.__name__}: {problem}") from problem
 
 
-def _default(kind: type, name: str, hint: object) -> Any:
+def _default(kind: type, name: str) -> Any:
     where = f"{kind.__name__}.{name}"
     if name.startswith("_"):
         raise DeclarationError(f"{where}: a state field cannot start with an underscore; annotate it ClassVar if it is no state")
@@ -168,16 +163,16 @@ def _default(kind: type, name: str, hint: object) -> Any:
         raise DeclarationError(f"{where}: {problem}") from problem
 
 
-def _jobs(kind: type, limit: int) -> dict[str, Job[..., Any]]:
+def _jobs(kind: type) -> dict[str, Job[..., Any]]:
     jobs: dict[str, Job[..., Any]] = {}
     for name in dir(kind):
         if isinstance(value := _static(kind, name), Job):
             jobs[name] = cast("Job[..., Any]", value)
-            jobs[name].build(limit)
+            jobs[name].build()
     return jobs
 
 
-def _members(kind: type, limit: int) -> dict[str, Command]:
+def _members(kind: type) -> dict[str, Command]:
     members: dict[str, Command] = {}
     for name in dir(kind):
         where = f"{kind.__name__}.{name}"
@@ -191,7 +186,7 @@ def _members(kind: type, limit: int) -> dict[str, Command]:
                 raise DeclarationError(f"{where}: it replaces a {mark.kind} of a base class; mark it @{mark.kind} too")
         if not isinstance(value, FunctionType):
             raise DeclarationError(f"{where}: a {mark.kind} is a plain method with `self`, not a {type(value).__name__}")
-        members[name] = Command(kind.__name__, name, value, mark, limit=limit)
+        members[name] = Command(kind.__name__, name, value, mark)
     return members
 
 

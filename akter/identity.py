@@ -112,7 +112,7 @@ def own_id(scope: str, id: object) -> str:
     if not isinstance(id, str) or not 1 <= len(id) <= 255:
         raise InvalidCommandId("a command id of your own is text of 1 to 255 characters")
     try:
-        id, scope = check_name(id, "a command id", 4 * 255), check_name(scope, "a command id's scope", 4096)
+        id, scope = check_name(id, "a command id", 4 * 255), scope and check_name(scope, "a command id's scope", 4096)
     except PayloadInvalid as problem:
         raise InvalidCommandId(str(problem)) from None
     safe = scope.replace("%", "%25").replace(":", "%3A").replace("~", "%7E")

@@ -13,7 +13,6 @@ from typing import Any, Concatenate, Generic, Literal, ParamSpec, TypeVar, cast,
 import msgspec
 
 from akter import annotation
-from akter.codec import MAX_BYTES
 from akter.command import MARK, MAX_SECONDS, Command, Mark, check_seconds
 from akter.errors import AkterError, DeclarationError
 from akter.payload import Payload
@@ -158,7 +157,7 @@ class Job(Generic[P, R]):
         _, arguments = self.call.bind(args, dict(kwargs))
         return JobCall(self.name, arguments)
 
-    def build(self, limit: int = MAX_BYTES) -> None:
+    def build(self) -> None:
         """Resolve the function's types once its actor class exists; raises `DeclarationError`."""
         if again := self._again:
             self._again = ""
@@ -170,7 +169,7 @@ class Job(Generic[P, R]):
         if first is None or annotation.hints(function, self.where).get(first) is not Attempt:
             raise DeclarationError(f"{self.where}: the first parameter of {function.__name__} is `attempt: Attempt`")
         # The attempt takes the place of `self`: both are given by the runner, not stored.
-        self.call = Command(self.where.rpartition(".")[0], self.name, function, Mark(), what="job", limit=limit)
+        self.call = Command(self.where.rpartition(".")[0], self.name, function, Mark(), what="job")
 
     def on_success(self, method: Callable[[A, R], None]) -> Callable[[A, R], None]:
         """Route the function's result to this method, once, as a turn of the same actor."""
