@@ -33,7 +33,7 @@ class ActorType(type):
 
     __akter__: Definition
 
-    def __new__(mcls, name: str, bases: tuple[type, ...], namespace: dict[str, Any], **options: Any) -> Any:  # noqa: D102 - see the class
+    def __new__(mcls, name: str, bases: tuple[type, ...], namespace: dict[str, Any], /, **options: Any) -> Any:  # noqa: D102 - see the class
         known = set(Options.__dataclass_fields__)
         if unknown := set(options) - known:
             raise DeclarationError(f"{name}: unknown option {sorted(unknown)[0]!r}; an actor class takes {', '.join(sorted(known))}")
@@ -48,7 +48,7 @@ class ActorType(type):
         cls.__akter__ = Definition(cls, Options(**options), _RESERVED)
         return cls
 
-    def __init__(cls, name: str, bases: tuple[type, ...], namespace: dict[str, Any], **options: Any) -> None:
+    def __init__(cls, name: str, bases: tuple[type, ...], namespace: dict[str, Any], /, **options: Any) -> None:
         super().__init__(name, bases, namespace)
 
 

@@ -49,7 +49,7 @@ def default_of(value: Any) -> Any:
 
 @dataclass_transform(frozen_default=True, kw_only_default=True, field_specifiers=(field, msgspec.field))
 class _Frozen(msgspec.StructMeta):
-    def __new__(mcls, name: str, bases: tuple[type, ...], namespace: dict[str, Any], **config: Any) -> Any:
+    def __new__(mcls, name: str, bases: tuple[type, ...], namespace: dict[str, Any], /, **config: Any) -> Any:
         config.setdefault("frozen", True)
         config.setdefault("kw_only", True)
         for key in namespace.get("__annotations__", ()):
@@ -76,6 +76,7 @@ class _EventType(_Frozen):
         name: str,
         bases: tuple[type, ...],
         namespace: dict[str, Any],
+        /,
         *,
         aliases: Sequence[str] = (),
         migrations: Sequence[Upcast] = (),
