@@ -32,6 +32,8 @@ if TYPE_CHECKING:
     from alembic.config import Config
     from alembic.operations import Operations
 
+__all__ = ["Move", "apply", "check", "downgrade", "drop", "grants", "include_name", "sql", "upgrade", "verify"]
+
 EXISTS = text("SELECT count(*) FROM pg_namespace WHERE nspname = :schema")
 
 _one_alembic = Lock()  # Alembic's `op` and `context` are globals of the process.
@@ -51,6 +53,7 @@ def upgrade(where: Engine | Connection, revision: str = "head", *, schema: str =
     `SchemaError` when another migration or a reader of the tables is in the way for too long, `SchemaTooNew` when the database needs a
     newer library, and `ConfigurationError` for an unknown revision, a bad schema name or an Alembic that already runs in this process.
     """
+    checked(schema)
     if position(revision) < 0:
         raise ConfigurationError("an upgrade does not lead to base: use `downgrade`, or `drop` to remove the schema")
     with connected(where) as connection:
@@ -66,6 +69,7 @@ def downgrade(where: Engine | Connection, revision: str, *, schema: str = SCHEMA
 
     Raises what `upgrade` raises.
     """
+    checked(schema)
     position(revision)
     with connected(where) as connection:
         return _command("downgrade", connection, revision, schema, wait)

@@ -26,6 +26,8 @@ T = TypeVar("T")
 WAIT = 60.0
 """Seconds to wait for another migration of the same schema."""
 LOCK_TIMEOUT = "2s"
+IDLE_TIMEOUT = "30s"
+"""After which the server ends a migration that does nothing: its process is frozen, and every table it altered is locked."""
 ATTEMPTS = 30
 PAUSE = 0.5
 POLL = 0.1
@@ -38,12 +40,11 @@ TAKE = text(
     " current_setting('transaction_isolation') AS isolation"
 )
 PATIENCE = text("SELECT set_config('lock_timeout', :lock_timeout, true)")
-# A frozen migrator is ended by the server, and one whose process died does not finish its long statement first.
 OWN_SETTINGS = text(
-    "SELECT set_config('statement_timeout', '0', true), set_config('idle_in_transaction_session_timeout', '30s', true),"
+    "SELECT set_config('statement_timeout', '0', true), set_config('idle_in_transaction_session_timeout', :idle, true),"
     " set_config('application_name', coalesce(nullif(current_setting('application_name'), ''), 'akter migrate'), true)"
 )
-# Servers on some platforms refuse this setting.
+# The session of a killed process ends in the middle of a long statement, not after it. Servers on some platforms refuse the setting.
 WATCH_CLIENT = text(
     "DO $$ BEGIN PERFORM set_config('client_connection_check_interval', '1s', true); EXCEPTION WHEN OTHERS THEN NULL; END $$"
 )
@@ -120,7 +121,7 @@ def _locked(connection: Connection, schema: str, nested: bool, deadline: float) 
                 raise ConfigurationError(f"a migration needs a READ COMMITTED transaction, and this one is {found.isolation.upper()}")
             if found.taken:
                 if not nested:
-                    connection.execute(OWN_SETTINGS)
+                    connection.execute(OWN_SETTINGS, {"idle": IDLE_TIMEOUT})
                     connection.execute(WATCH_CLIENT)
                 connection.execute(PATIENCE, {"lock_timeout": LOCK_TIMEOUT})
                 yield

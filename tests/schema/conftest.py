@@ -21,7 +21,7 @@ from akter.embedded import Server
 
 NEXT = "akter_0002"
 
-REVISION = '''
+REVISION = """
 from alembic import op
 revision, down_revision, branch_labels, depends_on = "akter_0002", "akter_0001", None, None
 def upgrade():
@@ -30,7 +30,7 @@ def upgrade():
 def downgrade():
     schema = op.get_context().opts["akter_schema"]
     {down}
-'''
+"""
 
 COLUMN = 'op.execute(f"ALTER TABLE {schema}.actor_state ADD COLUMN note text")'
 NO_COLUMN = 'op.execute(f"ALTER TABLE {schema}.actor_state DROP COLUMN note")'
@@ -76,7 +76,9 @@ class Database:
         with psycopg.connect(self.url.replace("+psycopg", ""), autocommit=True) as connection:
             connection.execute(script.encode())
 
-    def command(self, *arguments: str, url: str | None = None, start: tuple[str, ...] = ("-m", "akter"), cwd: Path | None = None) -> Command:
+    def command(
+        self, *arguments: str, url: str | None = None, start: tuple[str, ...] = ("-m", "akter"), cwd: Path | None = None
+    ) -> Command:
         return Command(
             [sys.executable, *start, *arguments],
             env={**os.environ, "AKTER_DATABASE_URL": url or self.url},
@@ -158,9 +160,10 @@ class Longer:
         monkeypatch.setattr(schema, "REVISIONS", self.revisions)
         monkeypatch.setattr(schema_state, "REVISIONS", self.revisions)
 
-    def command(self, database: Database, *arguments: str) -> Command:
+    def command(self, database: Database, *arguments: str, first: str = "") -> Command:
+        """The command `akter` with this history, after some lines of Python."""
         script = (
-            "import akter.cli, akter.schema as s, akter.schema_state as t\n"
+            f"import akter.cli, akter.schema as s, akter.schema_lock as lock, akter.schema_state as t\n{first}\n"
             f"s._location = lambda: {str(self.folder)!r}\ns.REVISIONS = t.REVISIONS = {self.revisions!r}\nakter.cli.main()"
         )
         return database.command(*arguments, start=("-c", script))

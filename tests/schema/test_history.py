@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from alembic import command
 from alembic.autogenerate import compare_metadata
 from alembic.config import Config
 from alembic.migration import MigrationContext
@@ -108,7 +109,10 @@ def test_another_schema_name_is_all_that_differs(engine: Engine, shared: Any, na
         quoted = connection.dialect.identifier_preparer.quote_schema(name)
         assert {tuple(value and value.replace(f"{quoted}.", "akter.") for value in row) for row in other} == one
         schema.verify(connection, schema=name)
-        assert compare_metadata(MigrationContext.configure(connection, opts=schema.options(name)), schema.options(name)["target_metadata"]) == []
+        assert (
+            compare_metadata(MigrationContext.configure(connection, opts=schema.options(name)), schema.options(name)["target_metadata"])
+            == []
+        )
 
 
 def test_two_installs_in_one_database_never_meet(database: Any, longer: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -126,6 +130,16 @@ def test_offline_sql_of_another_schema_names_no_other(database: Any) -> None:
     assert "akter." not in script.replace("akter: ", "")
     database.run(script)
     assert schema.check(database.engine, schema="other") is None
+
+
+def test_a_new_revision_is_written_as_the_others_are(engine: Engine, longer: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    (longer.folder / "versions" / "akter_0002.py").unlink()
+    config = Config()
+    config.set_main_option("script_location", str(longer.folder))
+    command.revision(config, "Nothing yet", rev_id="akter_0002")
+    longer.use(monkeypatch)
+    assert schema.upgrade(engine, schema="other") == (None, "akter_0002")
+    assert schema.downgrade(engine, "akter_0001", schema="other") == ("akter_0002", "akter_0001")
 
 
 class TestForeignAutogenerate:
