@@ -40,6 +40,7 @@ from akter.errors import (
 from akter.fault import Faults
 from akter.handle import Handle, Member
 from akter.identity import CommandId, check_admissible, check_name, own_id
+from akter.member import Surroundings
 from akter.query import Queries
 from akter.store import deployment, failure, reading
 from akter.store.deployment import Deployment, Placed
@@ -47,7 +48,6 @@ from akter.store.flight import Line, Lost, StatementFailed
 from akter.store.rows import key
 from akter.store.wire import Statements, Wire
 from akter.tables import SCHEMA
-from akter.turn import Surroundings
 
 A = TypeVar("A", bound=Actor)
 
@@ -222,6 +222,7 @@ class Akter:
             address=member.handle._address,
             id=id,
             minted=minted,
+            expires_at_ms=minted.expires_at_ms if minted is not None else None,
             arguments=arguments,
             payload_hash=command.hash(arguments),
             caller=caller,

@@ -25,6 +25,8 @@ class Call:
     arguments: Any
     payload_hash: str
     caller: Caller
+    expires_at_ms: int | None = None
+    trusted: bool = False
     retried: bool = False
 
     def check_receipt(self, found: Admitted) -> None:

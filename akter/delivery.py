@@ -15,8 +15,9 @@ from akter.call import Call
 from akter.capability import left
 from akter.errors import OutcomeUnknown, Unavailable
 from akter.fault import Crashed
+from akter.member import Surroundings
 from akter.store.wire import Wire
-from akter.turn import Surroundings, Turn
+from akter.turn import Turn
 
 logger = logging.getLogger("akter.turn")
 
@@ -84,7 +85,7 @@ class Delivery:
             faults.at("queued", call)
             with Wire(self._engine, self._around.statements, call.id) as wire:
                 try:
-                    return Turn(call, wire, min(time.monotonic() + execution, end), self._around).run()
+                    return Turn(wire, min(time.monotonic() + execution, end), self._around).run(call)
                 except Crashed:
                     wire.discard()
                     raise

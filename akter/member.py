@@ -1,0 +1,192 @@
+"""One command inside a transaction, alone or in a group: what it was admitted with, its handler, and what it leaves to write."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from akter import outcome, staging
+from akter.actor import Actor
+from akter.call import Call
+from akter.capability import Capability
+from akter.context import running
+from akter.errors import AkterError, Defect, PayloadInvalid, Unavailable
+from akter.fault import Faults
+from akter.identity import CommandId
+from akter.intent import Enqueue, Send
+from akter.rejection import Rejection
+from akter.sql import OwnSql
+from akter.store import failure
+from akter.store.flight import Line
+from akter.store.rows import key
+from akter.store.turn import Admitted
+from akter.store.wire import Statements
+
+logger = logging.getLogger("akter.turn")
+
+
+class Surroundings(NamedTuple):
+    """What all turns of one Akter share; `lock` is seconds, `keep_ms` how long the receipt of a caller's own id lives."""
+
+    statements: Statements
+    faults: Faults
+    lock: float
+    keep_ms: int
+    max_payload_bytes: int
+
+
+class Ended(NamedTuple):
+    """How a handler ended: in stored form, and for its caller."""
+
+    outcome: str
+    result: Any = None
+    rejection: Rejection | None = None
+    state: bytes | None = None
+
+
+class Member:
+    """One command of a turn. `found` is what the read knew of it, `ended` how its handler ended, `error` why nothing is written of it."""
+
+    __slots__ = ("_around", "call", "capability", "ended", "error", "found", "replayed")
+
+    found: Admitted
+    capability: Capability
+
+    def __init__(self, call: Call, around: Surroundings) -> None:
+        self.call, self._around = call, around
+        self.ended: Ended | None = None
+        self.error: BaseException | None = None
+        self.replayed: str | None = None
+
+    def admit(self, found: Admitted) -> None:
+        """Decide whether the handler runs; raises what the command is refused with. A receipt is left in `replayed`."""
+        self.found = found
+        if not self.call.retried:
+            self.call.check_expiry(found.now_ms)
+        if found.outcome is not None:
+            self.call.check_receipt(found)
+            self.call.check_expiry(found.now_ms)
+            self.replayed = found.outcome
+        else:
+            self.call.check_admission(found)
+
+    def answer(self) -> Any:
+        """Return the command's result or raise its rejection, now that it is committed."""
+        if self.replayed is not None:
+            return outcome.answer(self.replayed, self.call.command)
+        assert self.ended is not None
+        if self.ended.rejection is not None:
+            raise self.ended.rejection
+        return self.ended.result
+
+    def handle(self, open_sql: Callable[[Member], OwnSql]) -> None:
+        """Run the handler on the state that was read; raises `Defect` or `Unavailable` when nothing of it may be committed."""
+        where = self.call.command.where
+        self.capability = Capability(where, self._mint, lambda: open_sql(self), self._around.max_payload_bytes)
+        token = running.set(self.capability)
+        try:
+            actor, loaded = self._load()
+            ended = self._run(actor, loaded)
+            if self.capability.spoilt is not None:
+                raise self.capability.spoilt
+            self.ended = ended
+        except Exception as problem:
+            raise self._failed(problem) from problem
+        finally:
+            running.reset(token)
+            self.capability.close()
+
+    def _load(self) -> tuple[Actor, bytes | None]:
+        definition, found = self.call.definition, self.found
+        if found.value is None:
+            fields = definition.fresh()
+            loaded: bytes | None = definition.dump(fields)
+        else:
+            version = found.payload_version or 0
+            fields = definition.load(found.value, version)
+            loaded = found.value if version == len(definition.options.migrations) else None
+        actor: Actor = object.__new__(definition.kind)
+        actor._enter(self.call.address, self.capability, fields)
+        return actor, loaded
+
+    def _run(self, actor: Actor, loaded: bytes | None) -> Ended:
+        call = self.call
+        try:
+            value = call.command.call(actor, call.arguments)
+        except Rejection as refused:
+            return Ended(outcome.refusal(refused), rejection=refused)
+        if self.capability.sql is not None:
+            self.capability.sql.keep()
+        raw, result = call.command.result.round_trip(value)
+        if len(raw) > self._around.max_payload_bytes:
+            raise PayloadInvalid(f"{call.command.result.where} is {len(raw)} bytes long; the limit is {self._around.max_payload_bytes}")
+        state = call.definition.dump(actor.__dict__)
+        if state == loaded:
+            return Ended(outcome.success(raw), result)
+        call.definition.codec.decode(state)
+        return Ended(outcome.success(raw), result, state=state)
+
+    def _mint(self, request: Send | Enqueue) -> CommandId:
+        now, when = self.found.now_ms, request.when
+        due = now + when.delay_ms if when.due_at_ms is None else max(now, when.due_at_ms)
+        fresh = CommandId.mint(now, self._around.keep_ms)
+        return CommandId(fresh.issued_at_ms, due + self._around.keep_ms, fresh.unique)
+
+    def _failed(self, problem: Exception) -> AkterError:
+        call = self.call
+        if isinstance(problem, Unavailable):
+            return problem
+        for error in failure.driver_errors(problem):
+            if failure.is_retryable(error):
+                return Unavailable(f"{call.command.where}: {error}", command_id=call.id)
+        logger.error(
+            "turn.defect",
+            exc_info=problem,
+            extra={"akter_actor": str(call.address), "akter_command": call.command.name, "akter_command_id": call.id},
+        )
+        return Defect(f"{call.command.where} of {call.address} failed and nothing was saved: {_said(problem)}", command_id=call.id)
+
+    @property
+    def refused(self) -> bool:
+        """Whether the handler ended in a rejection, which keeps its receipt and nothing else."""
+        return self.ended is not None and self.ended.rejection is not None
+
+    def receipt(self) -> dict[str, Any]:
+        """The receipt's row."""
+        call, found = self.call, self.found
+        assert self.ended is not None
+        return {
+            **key(call.address),
+            "command_id": call.id,
+            "command": call.command.name,
+            "payload_hash": call.payload_hash,
+            "caller_key": call.caller.key,
+            "outcome": self.ended.outcome,
+            "expires_at_ms": call.expires_at_ms or found.now_ms + self._around.keep_ms,
+            "started_at_ms": found.now_ms,
+        }
+
+    def state(self) -> dict[str, Any] | None:
+        """The state's row, guarded by the version that was read; None when the handler left the state as it was."""
+        call, found = self.call, self.found
+        if self.ended is None or self.ended.state is None:
+            return None
+        version, shape = (found.version or 0) + 1, len(call.definition.options.migrations)
+        return {**key(call.address), "value": self.ended.state, "version": version, "payload_version": shape}
+
+    def mark(self) -> dict[str, Any] | None:
+        """The creation mark's row, when the command created its actor."""
+        creates = self.call.command.mark.creates and not self.found.created and not self.refused
+        return key(self.call.address) if creates else None
+
+    def requests(self) -> list[Line]:
+        """The statements that write what the handler asked for."""
+        return [] if self.refused else staging.lines(self._around.statements, self.call, self.capability.requests)
+
+
+def _said(problem: Exception) -> str:
+    try:
+        return f"{type(problem).__name__}: {problem}"[:2000]
+    except Exception:  # noqa: BLE001 - a message that cannot be made must not hide the failure it belongs to
+        return type(problem).__name__
