@@ -115,7 +115,7 @@ class Codec(Generic[T]):
         if not _equal(value, kept) and (found := _difference(value, kept, "$", self._exact)):
             raise self._invalid(*found)
         if self.limit is not None and len(raw) > self.limit:
-            raise self._invalid("", f"{len(raw)} bytes are too long: the limit is {self.limit}{self._remedy}")
+            raise PayloadInvalid(f"{self.where} is {len(raw)} bytes long; the limit is {self.limit}{self._remedy}")
         if b"\\u0000" in raw or (len(raw) > MAX_DEPTH and raw.count(b"[") + raw.count(b"{") > MAX_DEPTH):
             if found := _culprit(kept):
                 raise self._invalid(*found)
