@@ -109,10 +109,11 @@ class Codec(Generic[T]):
         try:
             raw = self._encode(value)
             kept: T = self._decode(raw)
+            same = value == kept
         except Exception as problem:
             path, said = _culprit(value) or ("", _reason(problem))
             raise self._invalid(path, said) from problem
-        if not _equal(value, kept) and (found := _difference(value, kept, "$", self._exact)):
+        if not same and (found := _difference(value, kept, "$", self._exact)):
             raise self._invalid(*found)
         if self.limit is not None and len(raw) > self.limit:
             raise PayloadInvalid(f"{self.where} is {len(raw)} bytes long; the limit is {self.limit}{self._remedy}")

@@ -26,17 +26,9 @@ def _canonical(value: Any) -> Any:
     kind: Any = type(value)
     if kind in _SCALARS:
         return value
-    if isinstance(value, dict):
-        return {key: _canonical(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_canonical(item) for item in value]
-    if isinstance(value, set | frozenset):
-        return sorted((_canonical(item) for item in value), key=_encode_sorted)
-    if is_model(kind):
-        return value.model_dump(mode="json", by_alias=True, round_trip=True, warnings=False, exclude_defaults=True)
     plan = _plan(kind)
     if plan is None:
-        return value
+        return _unstructured(value)
     given = dict(plan.tag)
     for name, stored, default, encoded in plan.fields:
         item = getattr(value, name)
@@ -49,6 +41,18 @@ def _canonical(value: Any) -> Any:
                 continue
         given[stored] = item
     return given
+
+
+def _unstructured(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _canonical(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_canonical(item) for item in value]
+    if isinstance(value, set | frozenset):
+        return sorted((_canonical(item) for item in value), key=_encode_sorted)
+    if is_model(type(value)):
+        return value.model_dump(mode="json", by_alias=True, round_trip=True, warnings=False, exclude_defaults=True)
+    return value
 
 
 class _Plan(NamedTuple):
