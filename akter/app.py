@@ -20,7 +20,7 @@ from sqlalchemy.engine import URL
 from akter import outcome
 from akter.actor import Actor, locate
 from akter.call import Call
-from akter.caller import Access, Caller, Policy, allowed
+from akter.caller import Access, Caller, Policy, allowed, may_read
 from akter.capability import poison_running
 from akter.clock import Clock
 from akter.context import GivenId, ambient, running, surround
@@ -39,7 +39,7 @@ from akter.errors import (
 )
 from akter.fault import Faults
 from akter.handle import Handle, Member
-from akter.identity import CommandId, check_admissible, check_name, own_id
+from akter.identity import Address, CommandId, check_admissible, check_name, is_minted, own_id
 from akter.member import Surroundings
 from akter.query import Queries
 from akter.store import deployment, failure, reading
@@ -121,6 +121,9 @@ class Akter:
             own_id("", id)
         elif not isinstance(cast(object, id), CommandId):
             raise InvalidCommandId("a command id is text, or a CommandId from mint_command_id()")
+        else:
+            # One that was put together by hand may be none that a clock gave out.
+            CommandId.parse(str(id))
         return surround(self, given=GivenId(id, scope))
 
     def acting_as(self, caller: Caller) -> AbstractContextManager[None]:
@@ -136,22 +139,33 @@ class Akter:
         return CommandId.mint(self._now_ms(), self.retry_window_ms)
 
     def outcome(self, handle: Actor, id: str | CommandId, *, scope: str | None = None) -> Any:
-        """What a command answered under this id: returned, or raised when it was a rejection; `LookupError` when there is no receipt."""
+        """What a command answered under this id: returned, or raised when it was a rejection; `LookupError` when there is no receipt.
+
+        Its caller may ask, and whoever it was sent on behalf of, and the deployment's own code.
+        """
         where = cast(Handle, handle)
-        definition, address = where._definition, where._address
+        caller = where._caller or ambient(self).caller
         self._join()
-        stored = str(id) if isinstance(id, CommandId) or id.startswith("v1.") else self._own(ambient(self).caller, id, scope)
+        stored = [str(id)] if isinstance(id, CommandId) else [self._own(caller, id, scope), *([id] if is_minted(id) else [])]
+        for command_id in stored:
+            if (found := self._receipt(where._address, command_id)) is None:
+                continue
+            name, _, caller_key, kept = found
+            if not may_read(caller, caller_key):
+                raise Unauthorized("this command id belongs to another caller", code="receipt_access_denied", command_id=command_id)
+            command = where._definition.names[name]
+            self._authorize(Member(where, command), caller)
+            return outcome.answer(kept, command)
+        raise LookupError(f"{where._address} has no receipt of {id!s:.300}: it did not run, or its receipt was pruned")
+
+    def _receipt(self, address: Address, command_id: str) -> tuple[Any, ...] | None:
+        asked = Line(self._statements.get(reading.receipt_of), {**key(address), "command_id": command_id})
         with self._wire() as wire:
             try:
-                rows = wire.fly([Line(self._statements.get(reading.receipt_of), {**key(address), "command_id": stored})], 10.0)[0].rows
+                rows = wire.fly([asked], 10.0)[0].rows
             except (StatementFailed, Lost) as problem:
                 raise Unavailable(f"the receipt cannot be read now: {problem}") from problem
-        if not rows:
-            raise LookupError(f"{address} has no receipt of {stored!r}: it did not run, or its receipt was pruned")
-        name, _, caller_key, kept = rows[0]
-        if caller_key != ambient(self).caller.key and not stored.startswith("v1."):
-            raise Unauthorized("this command id belongs to another caller", code="receipt_access_denied", command_id=stored)
-        return outcome.answer(kept, definition.names[name])
+        return rows[0] if rows else None
 
     def migrate(self, revision: str = "head") -> None:
         """Create or upgrade akter's schema, as `akter migrate` does."""
@@ -200,10 +214,15 @@ class Akter:
         caller = handle._caller or around.caller
         self._authorize(member, caller)
         self._join()
-        if command.mark.kind == "query":
-            result = self._queries.run(handle._definition, command, handle._address, arguments)
-        else:
-            result = self._turns.run(self._call(member, arguments, caller, around.given))
+        try:
+            if command.mark.kind == "query":
+                result = self._queries.run(handle._definition, command, handle._address, arguments)
+            else:
+                result = self._turns.run(self._call(member, arguments, caller, around.given))
+        except Exception:
+            # Whoever lost the right meanwhile is not told how it ended either.
+            self._authorize(member, caller)
+            raise
         self._authorize(member, caller)
         return result
 

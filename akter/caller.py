@@ -95,3 +95,11 @@ def to_json(caller: System) -> str:
     principal = None if behalf is None else ("User", behalf.subject) if isinstance(behalf, User) else ("Anonymous",)
     ref = None if caller.ref is None else (caller.ref.tenant_id, caller.ref.actor_type, caller.ref.actor_id)
     return msgspec.json.encode(_Stored(caller.source, ref, principal)).decode()
+
+
+def may_read(caller: Caller, key: str) -> bool:
+    """Whether a caller may see the outcome of a command that the caller of this key made."""
+    if isinstance(caller, System) or caller.key == key:
+        return True
+    parts = json.loads(key)
+    return bool(parts[0] == "System" and parts[-1] == json.loads(caller.key))

@@ -104,6 +104,14 @@ class CommandId:
         raise InvalidCommandId("this is not a command id minted by akter", code="malformed", command_id=text)
 
 
+def is_minted(text: str) -> bool:
+    """Whether a text is the text of a minted id."""
+    try:
+        return bool(CommandId.parse(text))
+    except InvalidCommandId:
+        return False
+
+
 def own_id(scope: str, id: object) -> str:
     """The stored form of a caller's own id, `u:<scope>:<id>`: no text can make it equal another scope's or a minted id.
 
