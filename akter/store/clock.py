@@ -16,6 +16,15 @@ def now_ms() -> ColumnElement[int]:
     return cast(func.floor(moment * literal_column("1000")), BigInteger) + func.coalesce(offset, literal_column("0"))
 
 
+def statement_ms() -> ColumnElement[int]:
+    """The time this statement started, never earlier than what was committed before it was sent; one value for the whole statement."""
+    moment: ColumnElement[Any] = func.extract("epoch", func.statement_timestamp())
+    offset = select(deployment.c.clock_offset_ms).scalar_subquery()
+    started = cast(func.floor(moment * literal_column("1000")), BigInteger) + func.coalesce(offset, literal_column("0"))
+    # A sub-select is worked out once, and an index range can start from it.
+    return cast(select(started).scalar_subquery(), BigInteger)
+
+
 def transaction_id() -> ColumnElement[str]:
     """The id of the running transaction; a statement that demands it cannot run in another one."""
     return cast(func.pg_current_xact_id(), Text)

@@ -35,6 +35,8 @@ _TYPES: dict[str, TypeEngine[Any]] = {
     "caller": Text(),
     "delay_ms": BigInteger(),
     "due_at_ms": BigInteger(),
+    "claimed_until_ms": BigInteger(),
+    "last_error": Text(),
     "event": Text(),
     "count": Integer(),
     "ord": Integer(),

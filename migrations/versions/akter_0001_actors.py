@@ -1,4 +1,4 @@
-"""Actors, their state, receipts, outbox, dead letters and events.
+"""Actors, their state, receipts, outbox, dead letters and events; who runs them, what is paused, what operators did.
 
 SQL text rather than `op.create_table`: a naming convention of the application whose own history runs this would rename constraints.
 """
@@ -118,6 +118,40 @@ TABLES = {
         CONSTRAINT actor_events_bucket CHECK (bucket = (routing_key >> 56)),
         CONSTRAINT actor_events_sequence CHECK (sequence > 0)
     )""",
+    "actor_runners": """(
+        incarnation_id text NOT NULL,
+        label text NOT NULL,
+        library text NOT NULL,
+        types text[] NOT NULL,
+        lanes json NOT NULL,
+        started_at_ms bigint NOT NULL,
+        heartbeat_at_ms bigint NOT NULL,
+        passed_at_ms bigint,
+        stopping boolean NOT NULL DEFAULT false,
+        CONSTRAINT actor_runners_pkey PRIMARY KEY (incarnation_id)
+    )""",
+    "actor_pauses": """(
+        family text NOT NULL,
+        target text NOT NULL DEFAULT '',
+        reason text NOT NULL DEFAULT '',
+        paused_at_ms bigint NOT NULL,
+        CONSTRAINT actor_pauses_pkey PRIMARY KEY (family, target),
+        CONSTRAINT actor_pauses_family CHECK (family IN ('intents', 'jobs', 'feed', 'control', 'subscription'))
+    )""",
+    "actor_operator_audit": """(
+        bucket integer NOT NULL,
+        audit_id text NOT NULL DEFAULT gen_random_uuid()::text,
+        at_ms bigint NOT NULL,
+        operator text NOT NULL,
+        action text NOT NULL,
+        tenant_id text,
+        actor_type text,
+        actor_id text,
+        target text NOT NULL,
+        reason text NOT NULL DEFAULT '',
+        outcome json NOT NULL,
+        CONSTRAINT actor_operator_audit_pkey PRIMARY KEY (bucket, audit_id)
+    )""",
 }
 
 INDEXES = (
@@ -128,6 +162,7 @@ INDEXES = (
     f"INDEX actor_outbox_running ON {{schema}}.actor_outbox ({KEY}, command) WHERE kind = 'job' AND running",
     f"INDEX actor_outbox_job_queue ON {{schema}}.actor_outbox ({KEY}, command, ready_at_ms, intent_id) WHERE kind = 'job' AND NOT running",
     "INDEX actor_events_emitted ON {schema}.actor_events (actor_type, emitted_at_ms)",
+    "INDEX actor_operator_audit_at ON {schema}.actor_operator_audit (at_ms)",
 )
 
 COMMENTS = {
@@ -140,6 +175,9 @@ COMMENTS = {
     "actor_outbox": "what committed turns asked for and nobody has carried out yet",
     "actor_dead_letters": "jobs that gave up, and whether the outside world may have acted",
     "actor_events": "committed facts of each actor, numbered without gaps",
+    "actor_runners": "who runs a Runner; an id is random per start, labels are labels",
+    "actor_pauses": "families of work, or types within one, that no runner claims now; an empty target is the whole family",
+    "actor_operator_audit": "what operators did, written with what they did; never pruned",
 }
 
 

@@ -1,0 +1,129 @@
+"""The claim: due work of every family a pass can take, in one autocommit statement. To claim a row is to lease it.
+
+A claim moves the row's due time past its lease, so nobody scans it again until the lease ends, and whoever settles it names the
+lease it wrote. `SKIP LOCKED` passes over rows that another runner is claiming.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from sqlalchemy import (
+    ARRAY,
+    BigInteger,
+    Column,
+    ColumnElement,
+    Float,
+    Integer,
+    Text,
+    and_,
+    bindparam,
+    cast,
+    exists,
+    func,
+    literal_column,
+    or_,
+    select,
+    true,
+    update,
+)
+from sqlalchemy.sql.expression import Select
+
+from akter.store.clock import statement_ms
+from akter.tables import outbox, pauses
+
+_KEY = ("bucket", "routing_key", "intent_id")
+
+
+class Claimed(NamedTuple):
+    """One row of a claim, and `found`: how many due rows the probe saw. A claim that took nothing returns one row with only `found`."""
+
+    found: int
+    bucket: int
+    routing_key: int
+    intent_id: str
+    attempts: int
+    tenant_id: str
+    actor_type: str
+    actor_id: str
+    target_type: str
+    target_id: str
+    command: str
+    payload: bytes
+    payload_version: int
+    caller: str
+    claimed_until_ms: int
+    timer_key: str | None
+    scheduled_at_ms: int
+    last_error: str | None
+
+
+def intents() -> Select[Any]:
+    """Claim due intents for the types served here.
+
+    Parameters: `first` and `last` bucket, `served` types, `limit` rows, `probe` rows to look at, `lease_ms`, `max_backoff_ms`.
+    """
+    served = _served("intents")
+    candidates = _candidates("intent", outbox.c.target_type == func.any(served))
+    locked = _locked("intent", candidates)
+    waited = cast(1000 * func.power(2, func.least(outbox.c.attempts, 31), type_=Float()), Float)
+    wait = func.greatest(
+        bindparam("lease_ms", type_=BigInteger()),
+        cast(func.least(waited, cast(bindparam("max_backoff_ms", type_=BigInteger()), Float)), BigInteger),
+        type_=BigInteger(),
+    )
+    claimed = (
+        update(outbox)
+        .values(attempts=outbox.c.attempts + 1, due_at_ms=statement_ms() + wait)
+        .where(and_(*(outbox.c[name] == locked.c[name] for name in _KEY)))
+        .returning(*_returned())
+        .cte("claimed")
+    )
+    found = select(func.count(type_=Integer()).label("found")).select_from(candidates).subquery("counted")
+    return select(found.c.found, *claimed.c).select_from(found.outerjoin(claimed, true()))
+
+
+def _returned() -> list[ColumnElement[Any]]:
+    names = [name for name in Claimed._fields if name not in ("found", "claimed_until_ms")]
+    columns: list[Any] = [outbox.c[name] for name in names]
+    columns.insert(Claimed._fields.index("claimed_until_ms") - 1, outbox.c.due_at_ms.label("claimed_until_ms"))
+    return columns
+
+
+def _served(family: str) -> Any:
+    """The registered types that nobody paused, as one array, worked out once per claim."""
+    given = func.unnest(bindparam("served", type_=ARRAY(Text()))).table_valued(Column("type", Text()), name="given").render_derived()
+    name = literal_column(f"'{family}'")
+    paused = exists().where(pauses.c.family == name, or_(pauses.c.target == literal_column("''"), pauses.c.target == given.c["type"]))
+    return select(func.array_agg(given.c["type"], type_=ARRAY(Text()))).where(~paused).scalar_subquery()
+
+
+def _candidates(kind: str, only: Any) -> Any:
+    """One index range per bucket, so the cost follows due rows of one kind, never future timers or other kinds. No locks."""
+    buckets = func.generate_series(bindparam("first", type_=Integer()), bindparam("last", type_=Integer()))
+    each = buckets.table_valued(Column("bucket", Integer()), name="each").render_derived()
+    # The filter stands inside the probe: due rows nobody here can take must not fill its limit.
+    due = (
+        select(*(outbox.c[name] for name in _KEY), outbox.c.due_at_ms)
+        .where(
+            outbox.c.bucket == each.c.bucket,
+            outbox.c.kind == literal_column(f"'{kind}'"),
+            outbox.c.due_at_ms <= statement_ms(),
+            only,
+        )
+        .order_by(outbox.c.due_at_ms)
+        .limit(bindparam("probe", type_=Integer()))
+        .lateral("due")
+    )
+    chosen = select(*(due.c[name] for name in _KEY)).select_from(each.join(due, true()))
+    return chosen.order_by(due.c.due_at_ms).limit(bindparam("probe", type_=Integer())).cte("candidates")
+
+
+def _locked(kind: str, candidates: Any) -> Any:
+    rows = outbox.alias("o")
+    chosen = select(*(rows.c[name] for name in _KEY)).select_from(
+        rows.join(candidates, and_(*(rows.c[name] == candidates.c[name] for name in _KEY)))
+    )
+    chosen = chosen.where(rows.c.kind == literal_column(f"'{kind}'"), rows.c.due_at_ms <= statement_ms())
+    limited = chosen.order_by(rows.c.due_at_ms).limit(bindparam("limit", type_=Integer()))
+    return limited.with_for_update(of=rows, skip_locked=True).cte("locked")
