@@ -9,12 +9,15 @@ import sqlalchemy
 from sqlalchemy import Engine
 from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import ArgumentError
-from sqlalchemy.pool import QueuePool, SingletonThreadPool, StaticPool
+from sqlalchemy.pool import AssertionPool, QueuePool, SingletonThreadPool, StaticPool
 
 from akter.errors import ConfigurationError
 
 POOL_SIZE = 16
 """Connections of an engine that akter makes; of an engine it is given, the engine's own pool decides."""
+
+_CONNECTING = {"connect_timeout": 10, "keepalives_idle": 30, "keepalives_interval": 10, "keepalives_count": 3}
+"""Seconds after which a host that does not answer is given up; without them it takes the operating system's two minutes, or hours."""
 
 
 def engine_for(target: str | URL | Engine | None = None, **options: Any) -> tuple[Engine, bool]:
@@ -29,21 +32,32 @@ def engine_for(target: str | URL | Engine | None = None, **options: Any) -> tupl
     if isinstance(target, Engine):
         return _checked(target), False
     if not isinstance(target, str | URL):
-        if hasattr(target, "sync_engine"):
-            raise ConfigurationError("an AsyncEngine cannot carry a turn: pass a synchronous engine, create_engine('postgresql+psycopg://...')")
-        raise ConfigurationError(f"a database is a URL or an Engine, not {type(target).__name__}")
+        raise ConfigurationError(_no_engine(target))
     settings: dict[str, Any] = {"pool_size": POOL_SIZE, "max_overflow": 0, "hide_parameters": True, **options}
     if isinstance(target, str) and target.startswith("embedded:"):
         from akter import embedded
 
         return embedded.engine(target, **settings), True
-    return _checked(sqlalchemy.create_engine(_url(target), **settings)), True
+    url = _url(target)
+    # What the URL or the environment says stands, and connect_args would override it.
+    patience = {name: value for name, value in _CONNECTING.items() if name not in url.query}
+    if "PGCONNECT_TIMEOUT" in os.environ:
+        patience.pop("connect_timeout", None)
+    settings["connect_args"] = {**patience, **settings.get("connect_args", {})}
+    return _checked(sqlalchemy.create_engine(url, **settings)), True
+
+
+def _no_engine(target: object) -> str:
+    if hasattr(target, "sync_engine"):
+        return "an AsyncEngine cannot carry a turn: pass a synchronous engine, create_engine('postgresql+psycopg://...')"
+    return f"a database is a URL or an Engine, not {type(target).__name__}"
 
 
 def _url(target: str | URL) -> URL:
     try:
         url = make_url(target)
-    except ArgumentError:
+    except (ArgumentError, ValueError):
+        # The reason would quote a part of the URL, perhaps of the password.
         raise ConfigurationError("the database URL cannot be read: it looks like postgresql://user:password@host/database") from None
     backend, _, driver = url.drivername.partition("+")
     if backend not in ("postgresql", "postgres"):
@@ -54,10 +68,17 @@ def _url(target: str | URL) -> URL:
 
 
 def _checked(engine: Engine) -> Engine:
-    if engine.dialect.name != "postgresql" or engine.dialect.driver != "psycopg" or engine.dialect.is_async:
+    if engine.dialect.is_async:
+        raise ConfigurationError("the engine of an AsyncEngine cannot carry a turn: pass create_engine('postgresql+psycopg://...')")
+    if engine.dialect.name != "postgresql" or engine.dialect.driver != "psycopg":
         raise ConfigurationError(
-            f"akter needs a synchronous engine on psycopg 3, and this one uses {engine.dialect.name}+{engine.dialect.driver}: "
+            f"akter needs an engine on psycopg 3, and this one uses {engine.dialect.name}+{engine.dialect.driver}: "
             "create_engine('postgresql+psycopg://...')"
+        )
+    if isinstance(engine.pool, StaticPool | SingletonThreadPool | AssertionPool):
+        raise ConfigurationError(
+            f"a turn needs a connection of its own, and a {type(engine.pool).__name__} gives one connection to all: "
+            "leave out poolclass, or use NullPool"
         )
     return engine
 
@@ -65,6 +86,5 @@ def _checked(engine: Engine) -> Engine:
 def seats(engine: Engine) -> int:
     """How many turns may run at once: never more than the engine's pool holds."""
     pool = engine.pool
-    if isinstance(pool, StaticPool | SingletonThreadPool):
-        return 1
-    return max(1, pool.size()) if isinstance(pool, QueuePool) else POOL_SIZE
+    # A QueuePool of size 0 has no limit.
+    return (isinstance(pool, QueuePool) and pool.size()) or POOL_SIZE

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import sys
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -84,7 +85,7 @@ class Member:
         """Run the handler on the state that was read; raises `Defect` or `Unavailable` when nothing of it may be committed."""
         where = self.call.command.where
         self.capability = Capability(where, self._mint, lambda: open_sql(self), self._around.max_payload_bytes)
-        token = running.set(self.capability)
+        outer, token = sys.exception(), running.set(self.capability)
         try:
             actor, loaded = self._load()
             ended = self._run(actor, loaded)
@@ -92,7 +93,7 @@ class Member:
                 raise self.capability.spoilt
             self.ended = ended
         except Exception as problem:
-            raise self._failed(problem) from problem
+            raise self._failed(problem, outer) from problem
         finally:
             running.reset(token)
             self.capability.close()
@@ -133,19 +134,19 @@ class Member:
         fresh = CommandId.mint(now, self._around.keep_ms)
         return CommandId(fresh.issued_at_ms, due + self._around.keep_ms, fresh.unique)
 
-    def _failed(self, problem: Exception) -> AkterError:
+    def _failed(self, problem: Exception, outer: BaseException | None) -> AkterError:
         call = self.call
         if isinstance(problem, Unavailable):
             return problem
-        for error in failure.driver_errors(problem):
+        for error in failure.driver_errors(problem, outer):
             if failure.is_retryable(error):
-                return Unavailable(f"{call.command.where}: {error}", command_id=call.id)
+                return Unavailable(f"{call.command.where}: {failure.said(error)}", command_id=call.id)
         logger.error(
             "turn.defect",
             exc_info=problem,
             extra={"akter_actor": str(call.address), "akter_command": call.command.name, "akter_command_id": call.id},
         )
-        return Defect(f"{call.command.where} of {call.address} failed and nothing was saved: {_said(problem)}", command_id=call.id)
+        return Defect(f"{call.command.where} of {call.address} failed and nothing was saved: {failure.reason(problem)}", command_id=call.id)
 
     @property
     def refused(self) -> bool:
@@ -183,10 +184,3 @@ class Member:
     def requests(self) -> list[Line]:
         """The statements that write what the handler asked for."""
         return [] if self.refused else staging.lines(self._around.statements, self.call, self.capability.requests)
-
-
-def _said(problem: Exception) -> str:
-    try:
-        return f"{type(problem).__name__}: {problem}"[:2000]
-    except Exception:  # noqa: BLE001 - a message that cannot be made must not hide the failure it belongs to
-        return type(problem).__name__

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -143,7 +144,7 @@ class Queries:
             return sql.OwnSql(wire, 1.0, lambda problem: None, savepoint=False)
 
         where = Reading(query.where, begin)
-        token = running.set(where)
+        outer, token = sys.exception(), running.set(where)
         try:
             fields = definition.fresh() if seen.value is None else definition.load(seen.value, seen.payload_version or 0)
             actor: Actor = definition.kind.__new__(definition.kind)
@@ -159,14 +160,14 @@ class Queries:
         except PayloadInvalid as problem:
             raise Defect(f"{query.where} of {address} failed: {problem}") from problem
         except Exception as problem:
-            raise self._failed(query, address, problem) from problem
+            raise self._failed(query, address, problem, outer) from problem
         finally:
             running.reset(token)
 
-    def _failed(self, query: Command, address: Address, problem: Exception) -> AkterError:
-        for error in failure.driver_errors(problem):
+    def _failed(self, query: Command, address: Address, problem: Exception, outer: BaseException | None) -> AkterError:
+        for error in failure.driver_errors(problem, outer):
             if failure.is_retryable(error):
-                return Unavailable(f"{query.where}: {error}")
+                return Unavailable(f"{query.where}: {failure.said(error)}")
         if isinstance(problem, AkterError):
             return problem
-        return Defect(f"{query.where} of {address} failed: {type(problem).__name__}: {problem}")
+        return Defect(f"{query.where} of {address} failed: {failure.reason(problem)}")

@@ -104,6 +104,8 @@ class Turn:
         try:
             answers = self._wire.fly(lines, left(self._deadline) + _GRACE)
         except StatementFailed as failed:
+            if failed.position > commit:
+                raise OutcomeUnknown(command_id=first.call.id) from failed.error
             raise _refused(first.call, failed.error, self._around.statements.schema) from failed.error
         except Lost as lost:
             raise OutcomeUnknown(command_id=first.call.id) from lost

@@ -9,12 +9,12 @@ from __future__ import annotations
 import hashlib
 import time
 from collections.abc import Callable, Generator, Mapping, Sequence
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias, cast
 
 import psycopg
 from psycopg import pq, waiting
 from psycopg.errors import error_from_result
-from sqlalchemy import ARRAY, BigInteger, Boolean, Integer, Text, TextClause
+from sqlalchemy import ARRAY, BigInteger, Boolean, ClauseElement, Integer, Text
 from sqlalchemy.dialects.postgresql import psycopg as dialects
 from sqlalchemy.sql.expression import Select
 
@@ -22,10 +22,9 @@ from akter.tables import SCHEMA
 
 Value: TypeAlias = "int | str | bool | bytes | None"
 Row: TypeAlias = "tuple[Any, ...]"
-Core: TypeAlias = "Select[Any] | TextClause"
 
 _OK = frozenset({pq.ExecStatus.TUPLES_OK, pq.ExecStatus.COMMAND_OK})
-_DIALECT = dialects.dialect(paramstyle="numeric_dollar")
+_DIALECT: Any = cast(Any, dialects.dialect)(paramstyle="numeric_dollar")
 _TICK = 0.2
 
 
@@ -62,27 +61,32 @@ class StatementFailed(Exception):
 
 
 class Lost(Exception):
-    """The connection broke, or the server did not answer in time, while a flight was under way."""
+    """The connection broke, or the server did not answer in time, while a flight was under way; `sqlstate` is the server's reason."""
+
+    def __init__(self, said: str, sqlstate: str | None = None) -> None:
+        super().__init__(said)
+        self.sqlstate = sqlstate
 
 
 class Link:
-    """What is known of one physical connection."""
+    """What is known of one physical connection: since when, whether a pooler stands between, and what was prepared on it."""
 
-    __slots__ = ("pooled", "prepared")
+    __slots__ = ("pooled", "prepared", "since")
 
     def __init__(self, pooled: bool) -> None:
-        self.pooled = pooled
+        self.pooled, self.since = pooled, time.monotonic()
         self.prepared: set[bytes] = set()
 
 
-def compile_core(statement: Core, schema: str) -> Compiled:
+def compile_core(statement: ClauseElement, schema: str) -> Compiled:
     """Compile a Core statement for one schema."""
-    compiled = statement.compile(
+    compiled: Any = statement.compile(
         dialect=_DIALECT, compile_kwargs={"literal_binds": False}, schema_translate_map={SCHEMA: schema}, render_schema_translate=True
     )
     sql = str(compiled).encode()
-    readers = tuple(_reader(column.type) for column in statement.selected_columns) if isinstance(statement, Select) else ()
-    names = tuple(compiled.positiontup or ())  # type: ignore[attr-defined]
+    columns: Any = cast(Any, statement).selected_columns if isinstance(statement, Select) else ()
+    readers = tuple(_reader(column.type) for column in columns)
+    names = tuple(compiled.positiontup or ())
     constants = {name: value for name, value in compiled.params.items() if value is not None}
     return Compiled(b"akter_" + hashlib.blake2b(sql, digest_size=9).hexdigest().encode(), sql, names, constants, readers)
 
@@ -99,78 +103,103 @@ def fly(connection: psycopg.Connection[Any], link: Link, lines: Sequence[Line], 
     within `seconds`; after `Lost`, or any other exception, the connection must be thrown away.
     """
     pgconn = connection.pgconn
+    results: list[pq.abc.PGresult] = []
     with connection.lock:
         try:
             pgconn.enter_pipeline_mode()
-            sent = [_send(pgconn, link, line) for line in lines]
+            fresh = _send(pgconn, link, lines)
             pgconn.pipeline_sync()
-            exchange = _exchange(pgconn, time.monotonic() + seconds)
-            results = waiting.wait(exchange, pgconn.socket, interval=_TICK)
+            waiting.wait(_exchange(pgconn, results, time.monotonic() + seconds), pgconn.socket, interval=_TICK)
             pgconn.exit_pipeline_mode()
         except psycopg.Error as error:
-            raise Lost(str(error)) from error
-    return _read(pgconn, link, lines, sent, results)
+            raise _lost(error, results) from error
+    return _read(link, lines, fresh, results)
 
 
-def _send(pgconn: pq.abc.PGconn, link: Link, line: Line) -> bytes:
-    statement, values = line
-    if statement.constants:
-        values = {**statement.constants, **values}
-    parameters = [_text(values[name]) for name in statement.parameters]
-    if link.pooled or not statement.name:
-        pgconn.send_query_params(statement.sql, parameters)
-        return b""
-    fresh = statement.name not in link.prepared
-    if fresh:
-        pgconn.send_prepare(statement.name, statement.sql)
-    pgconn.send_query_prepared(statement.name, parameters)
-    return statement.name if fresh else b""
+def _send(pgconn: pq.abc.PGconn, link: Link, lines: Sequence[Line]) -> dict[int, bytes]:
+    """Hand the lines to libpq; returns the names of those that are prepared here for the first time, by position."""
+    fresh: dict[int, bytes] = {}
+    for position, (statement, values) in enumerate(lines):
+        if statement.constants:
+            values = {**statement.constants, **values}
+        parameters = [_text(values[name]) for name in statement.parameters]
+        name = statement.name
+        if link.pooled or not name:
+            pgconn.send_query_params(statement.sql, parameters)
+            continue
+        if name not in link.prepared and name not in fresh.values():
+            pgconn.send_prepare(name, statement.sql)
+            fresh[position] = name
+        pgconn.send_query_prepared(name, parameters)
+    return fresh
 
 
-def _exchange(pgconn: pq.abc.PGconn, deadline: float) -> Generator[waiting.Wait, waiting.Ready, list[pq.abc.PGresult]]:
-    results: list[pq.abc.PGresult] = []
+def _exchange(pgconn: pq.abc.PGconn, results: list[pq.abc.PGresult], deadline: float) -> Generator[waiting.Wait, waiting.Ready | int, None]:
+    """Send and receive at once, so that neither side waits for the other with full buffers, until the server has answered all."""
     unsent = pgconn.flush()
     while True:
         ready = yield waiting.Wait.RW if unsent else waiting.Wait.R
-        if not ready:
-            if time.monotonic() > deadline:
-                raise Lost("the server did not answer in time")
-            continue
         if ready & waiting.Ready.R:
             pgconn.consume_input()
-            while notice := pgconn.notifies():
-                if pgconn.notify_handler:
-                    pgconn.notify_handler(notice)
-            fresh = True
-            while not pgconn.is_busy():
-                result = pgconn.get_result()
-                if result is None:
-                    if fresh:
-                        break
-                    fresh = True
-                elif result.status == pq.ExecStatus.PIPELINE_SYNC:
-                    return results
-                else:
-                    fresh = False
-                    results.append(result)
+            if _receive(pgconn, results):
+                return
+        if time.monotonic() > deadline:
+            raise Lost("the server did not answer in time")
         if unsent:
             unsent = pgconn.flush()
 
 
-def _read(
-    pgconn: pq.abc.PGconn, link: Link, lines: Sequence[Line], sent: Sequence[bytes], results: list[pq.abc.PGresult]
-) -> list[Rows]:
+def _receive(pgconn: pq.abc.PGconn, results: list[pq.abc.PGresult]) -> bool:
+    """Take what has arrived; whether that was all."""
+    while (notice := pgconn.notifies()) is not None:
+        if pgconn.notify_handler:
+            pgconn.notify_handler(notice)
+    ended = False
+    while not pgconn.is_busy():
+        result = pgconn.get_result()
+        if result is None:
+            # One ends the results of a statement, two in a row mean that nothing more is expected: the connection is closed.
+            if ended:
+                break
+            ended = True
+        elif result.status == pq.ExecStatus.PIPELINE_SYNC:
+            return True
+        else:
+            ended = False
+            results.append(result)
+    if pgconn.status == pq.ConnStatus.BAD:
+        raise psycopg.OperationalError("the connection is closed")
+    return False
+
+
+def _lost(error: psycopg.Error, results: list[pq.abc.PGresult]) -> Lost:
+    """A server that ends a connection on purpose says why before, which explains more than the closed socket does."""
+    last = results[-1] if results else None
+    if last is not None and last.error_field(pq.DiagnosticField.SEVERITY_NONLOCALIZED) in (b"FATAL", b"PANIC"):
+        reason = _refusal(last)
+        return Lost(str(reason), reason.sqlstate)
+    return Lost(str(error).partition("\n")[0])
+
+
+def _read(link: Link, lines: Sequence[Line], fresh: Mapping[int, bytes], results: list[pq.abc.PGresult]) -> list[Rows]:
     answers: list[Rows] = []
     at = iter(results)
-    for position, (line, prepared) in enumerate(zip(lines, sent, strict=True)):
+    for position, line in enumerate(lines):
         result = next(at)
-        if prepared and result.status == pq.ExecStatus.COMMAND_OK:
-            link.prepared.add(prepared)
+        if position in fresh and result.status == pq.ExecStatus.COMMAND_OK:
+            link.prepared.add(fresh[position])
             result = next(at)
         if result.status not in _OK:
-            raise StatementFailed(position, error_from_result(result, encoding="utf-8"))
+            raise StatementFailed(position, _refusal(result))
         answers.append(Rows(_rows(result, line.statement.readers), result.command_status or b""))
     return answers
+
+
+def _refusal(result: pq.abc.PGresult) -> psycopg.Error:
+    """The error of a result, which says what is wrong, but not with which row: details hold stored values."""
+    error = error_from_result(result, encoding="utf-8")
+    error.args = ((error.diag.message_primary or str(error)).partition("\n")[0],)
+    return error
 
 
 def _rows(result: pq.abc.PGresult, readers: tuple[Callable[[bytes], Any], ...]) -> list[Row]:
@@ -188,11 +217,13 @@ def _text(value: Any) -> bytes | None:
         return b"t"
     if value is False:
         return b"f"
-    if isinstance(value, bytes):
-        return value
     if isinstance(value, list):
-        return b"{" + b",".join(_element(item) for item in value) + b"}"
-    return str(value).encode()
+        return b"{" + b",".join(map(_element, value)) + b"}"
+    text = value if isinstance(value, bytes) else str(value).encode()
+    if b"\0" in text:
+        # To libpq it would be the end of the text.
+        raise ValueError("a text with a NUL cannot be stored")
+    return text
 
 
 def _element(value: Any) -> bytes:

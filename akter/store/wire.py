@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import contextlib
+import os
+import sys
+import time
 from collections.abc import Hashable, Sequence
 from typing import Any, cast
 
 import psycopg
 import sqlalchemy.exc
-from sqlalchemy import Connection, Engine, Integer, Text, func, select
+from sqlalchemy import ClauseElement, Connection, Engine, Integer, QueuePool, Text, func, select
 from sqlalchemy import cast as sql_cast
 
 from akter.errors import ConfigurationError, Unavailable
 from akter.store import failure
-from akter.store.flight import Compiled, Core, Line, Link, Lost, Rows, StatementFailed, compile_core, fly, raw
+from akter.store.flight import Compiled, Line, Link, Lost, Rows, StatementFailed, compile_core, fly, raw
 
 _LINK = "akter_link"
 _PROBE = select(
@@ -25,10 +28,14 @@ ROLLBACK = Line(raw("ROLLBACK"), {})
 
 
 class Statements:
-    """The statements of one Akter, compiled for its schema when they are first used."""
+    """What the wires of one Akter share: its statements, compiled for its schema when they are first used.
+
+    Connections made before `trusted_since`, a `time.monotonic()` value, are not used any more: one of them was found dead or stale.
+    """
 
     def __init__(self, schema: str) -> None:
         self.schema = schema
+        self.trusted_since = 0.0
         self._compiled: dict[Hashable, Compiled] = {}
 
     def get(self, build: Any, *options: bool) -> Compiled:
@@ -39,7 +46,7 @@ class Statements:
             found = self._compiled[key] = compile_core(build(*options), self.schema)
         return found
 
-    def fixed(self, statement: Core) -> Compiled:
+    def fixed(self, statement: ClauseElement) -> Compiled:
         """The compiled form of a statement that is a module constant."""
         found = self._compiled.get(statement)
         if found is None:
@@ -50,36 +57,73 @@ class Statements:
 class Wire:
     """One checked-out connection. Use it as a context manager: it is given back clean, or thrown away."""
 
-    __slots__ = ("_driver", "_link", "connection", "statements")
+    __slots__ = ("_driver", "_link", "_outer", "_pid", "connection", "statements")
+
+    connection: Connection
+    _driver: psycopg.Connection[Any]
 
     def __init__(self, engine: Engine, statements: Statements, command_id: str = "") -> None:
-        self.statements = statements
+        self.statements, self._pid, self._outer = statements, os.getpid(), sys.exception()
+        # Connections that the application has used before may have died since; each of them is met once.
+        idle = engine.pool.checkedin() if isinstance(engine.pool, QueuePool) else 0
+        while True:
+            self._check_out(engine, command_id)
+            try:
+                link = self.connection.info.get(_LINK) or self._probe(command_id)
+                if link.since >= statements.trusted_since:
+                    self._link: Link = link
+                    self._refuse_open_transaction(command_id)
+                    return
+            except Lost as lost:
+                if idle == 0:
+                    self._give_up()
+                    raise Unavailable(f"the database cannot be reached: {lost}", command_id=command_id) from lost
+                idle -= 1
+            except BaseException:
+                self._give_up()
+                raise
+            self._give_up()
+
+    def _check_out(self, engine: Engine, command_id: str) -> None:
         try:
-            self.connection: Connection = engine.connect()
+            self.connection = engine.connect()
         except (sqlalchemy.exc.TimeoutError, sqlalchemy.exc.DBAPIError, psycopg.Error, OSError) as error:
             raise failure.of_connecting(error, command_id) from error
-        try:
-            self._driver = cast("psycopg.Connection[Any]", self.connection.connection.driver_connection)
-            self._link = self.connection.info.get(_LINK) or self._probe(command_id)
-        except BaseException:
-            self.discard()
-            self.connection.close()
-            raise
+        self._driver = cast("psycopg.Connection[Any]", self.connection.connection.driver_connection)
+
+    def _give_up(self) -> None:
+        self.discard()
+        self.connection.close()
 
     def _probe(self, command_id: str) -> Link:
         link = Link(pooled=True)
         try:
             ((pid, server, client),) = fly(self._driver, link, [Line(self.statements.fixed(_PROBE), {})], 10.0)[0].rows
-        except (StatementFailed, Lost) as problem:
-            raise Unavailable(f"the database cannot be reached: {problem}", command_id=command_id) from problem
+        except StatementFailed as failed:
+            raise failure.of_statement(failed.error, command_id, self.statements.schema) from failed.error
         if server != "UTF8":
-            raise ConfigurationError(f"the database is encoded in {server}: akter needs a UTF8 database, createdb --encoding=UTF8 --template=template0")
+            raise ConfigurationError(
+                f"the database is encoded in {server}: akter needs a UTF8 database, createdb --encoding=UTF8 --template=template0"
+            )
         if client != "UTF8":
-            raise ConfigurationError(f"the engine sets client_encoding to {client}: akter needs UTF8, so leave it out of the engine's options")
+            raise ConfigurationError(
+                f"the engine sets client_encoding to {client}: akter needs UTF8, so leave it out of the engine's options"
+            )
         # A pooler in transaction mode answers with the pid of whichever server connection it uses now.
         link.pooled = pid != self._driver.pgconn.backend_pid
+        if link.pooled:
+            # For the application's own SQL in a turn, which the driver sends.
+            self._driver.prepare_threshold = None
         self.connection.info[_LINK] = link
         return link
+
+    def _refuse_open_transaction(self, command_id: str) -> None:
+        if self._driver.pgconn.transaction_status != psycopg.pq.TransactionStatus.IDLE:
+            raise ConfigurationError(
+                "a connection came out of the engine's pool with a transaction open, which a turn must not commit: "
+                "listeners for connect and checkout have to work with autocommit, and pool_reset_on_return must not be None",
+                command_id=command_id,
+            )
 
     @property
     def pooled(self) -> bool:
@@ -92,12 +136,19 @@ class Wire:
         return self._driver.pgconn.transaction_status == psycopg.pq.TransactionStatus.INTRANS
 
     def fly(self, lines: Sequence[Line], seconds: float) -> list[Rows]:
-        """Send statements together; raises `StatementFailed` and `Lost`, after which the connection is thrown away."""
+        """Send statements together; raises `StatementFailed`, and `Lost`, after which the connection is thrown away."""
         try:
+            if os.getpid() != self._pid:
+                raise Lost("this process was forked from the one that the connection belongs to, in the middle of a turn")
             return fly(self._driver, self._link, lines, seconds)
         except StatementFailed as failed:
-            if failed.error.sqlstate in failure.STALE_CONNECTION or failed.error.sqlstate in ("25P03", "57P01", "57P02", "57P03"):
-                self.discard()
+            if failed.error.sqlstate in failure.STALE_CONNECTION:
+                self._distrust()
+            raise
+        except Lost as lost:
+            self.discard()
+            if lost.sqlstate not in failure.TURN_TOO_SLOW:
+                self._distrust()
             raise
         except BaseException:
             self.discard()
@@ -113,14 +164,27 @@ class Wire:
 
     def discard(self) -> None:
         """Throw the connection away instead of giving it back to the pool."""
-        if not self.connection.closed and not self.connection.invalidated:
-            self.connection.invalidate()
+        if self.connection.closed or self.connection.invalidated:
+            return
+        if os.getpid() != self._pid and not self._driver.closed:
+            # The socket is shared with the process that forked, and a farewell on it would end that process's turn.
+            nowhere = os.open(os.devnull, os.O_RDWR)
+            os.dup2(nowhere, self._driver.pgconn.socket)
+            os.close(nowhere)
+        self.connection.invalidate()
+
+    def _distrust(self) -> None:
+        """What happened to this connection happened to those that wait in the pool: a restart, a failover, a migration."""
+        self.statements.trusted_since = time.monotonic()
+        self.discard()
 
     def __enter__(self) -> Wire:
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, _: object, problem: BaseException | None, __: object) -> None:
         try:
+            if problem is not None and any(failure.is_stale(error) for error in failure.driver_errors(problem, self._outer)):
+                self._distrust()
             self.roll_back()
         finally:
             self.connection.close()
