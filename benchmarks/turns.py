@@ -1,0 +1,187 @@
+"""Turns, replays and queries against pgbench on the same tables: `python -m benchmarks.turns`."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+from itertools import count
+from typing import Any
+
+import psycopg
+from sqlalchemy import BigInteger, Column, Integer, MetaData, Table, Text, bindparam, insert, update
+
+from akter import Actor, Akter, command, query
+from akter.identity import address
+from benchmarks import place
+from benchmarks.measure import Comparison, Measured, in_threads, interleaved, save, table
+from benchmarks.pgbench import BEGIN, COMMIT, LOCK, READ, STATE, TURN, WRITE, Actors, Pgbench
+
+KEYS = 10_000
+SCHEMA = "akter"
+
+ours = MetaData()
+accounts = Table(
+    "accounts", ours, Column("id", BigInteger, primary_key=True, autoincrement=False), Column("balance", Integer, nullable=False)
+)
+entries = Table(
+    "entries",
+    ours,
+    Column("id", BigInteger, primary_key=True),
+    Column("account", BigInteger, nullable=False),
+    Column("amount", Integer, nullable=False),
+    Column("note", Text, nullable=False),
+)
+book = insert(entries).values(account=bindparam("account"), amount=bindparam("amount"), note=bindparam("note")).inline()
+move = update(accounts).where(accounts.c.id == bindparam("account")).values(balance=accounts.c.balance + bindparam("amount"))
+
+OWN_SQL = (
+    "INSERT INTO entries (account, amount, note) VALUES (:key, 1, 'a benchmark');",
+    "UPDATE accounts SET balance = balance + 1 WHERE id = :key;",
+)
+
+
+class Counter(Actor):
+    """An actor that does nearly nothing, so that what is measured is the turn."""
+
+    count: int = 0
+
+    @command
+    def increment(self, by: int = 1) -> int:
+        self.count += by
+        return self.count
+
+    @command(sql=True)
+    def book(self, amount: int) -> int:
+        self.connection.execute(book, {"account": int(self.id), "amount": amount, "note": "a benchmark"})
+        self.connection.execute(move, {"account": int(self.id), "amount": amount})
+        self.count += amount
+        return self.count
+
+    @query
+    def value(self) -> int:
+        return self.count
+
+
+def prepare(url: str, kind: type[Actor], values: Sequence[str]) -> list[int]:
+    """Make actors that have been used before, with these states and the ids "0", "1" and so on; returns their routing keys."""
+    name = kind.__akter__.name
+    found = [address("actor", "default", name, str(id)) for id in range(len(values))]
+    key = "bucket, routing_key, tenant_id, actor_type, actor_id"
+    with place.connect(url) as connection, connection.cursor() as cursor:
+        with cursor.copy(f"COPY {SCHEMA}.actor_generations ({key}) FROM STDIN") as copy:
+            for one in found:
+                copy.write_row(one)
+        with cursor.copy(f"COPY {SCHEMA}.actor_state ({key}, value, version) FROM STDIN") as copy:
+            for one, value in zip(found, values, strict=True):
+                copy.write_row((*one, value, 1))
+        cursor.execute("VACUUM ANALYZE")
+        cursor.execute("CHECKPOINT")
+    return [one.routing_key for one in found]
+
+
+class Turns:
+    """The comparisons, on one prepared database."""
+
+    def __init__(self, app: Akter, url: str, plain: psycopg.Connection[Any], routing: list[int], seconds: float) -> None:
+        self._app, self._plain = app, plain
+        self._seconds, self._warm = seconds, min(0.5, seconds / 2)
+        self.pgbench = Pgbench(url, SCHEMA, seconds, self._warm)
+        self._all, self._hot = Actors("Counter", "increment", routing), Actors("Counter", "increment", routing[:1])
+
+    def comparisons(self) -> list[Comparison]:
+        """Everything that is measured, each beside its references."""
+        turn = self._threads(self._turn)
+        seven = (BEGIN, LOCK, READ, *OWN_SQL, WRITE, COMMIT)
+        return [
+            Comparison("turns, 1 thread", self._threads(self._turn), {"pgbench, 1 client": self._pgbench(TURN, 1)}),
+            Comparison("turns, 8 threads", self._threads(self._turn, 8), {"pgbench, 8 clients": self._pgbench(TURN, 8)}),
+            Comparison(
+                "turns, 32 threads",
+                self._threads(self._turn, 32),
+                {"pgbench, 8 clients": self._pgbench(TURN, 8), "pgbench, 32 clients": self._pgbench(TURN, 32)},
+            ),
+            Comparison(
+                "turns of one actor, 8 threads",
+                self._threads(self._hot_turn, 8),
+                {"pgbench, 1 client": self._pgbench(TURN, 1), "pgbench, one actor, 8 clients": self._pgbench(TURN, 8, hot=True)},
+            ),
+            Comparison("turns with 2 own statements", self._threads(self._own_sql), {"pgbench, 1 client": self._pgbench(seven, 1)}),
+            Comparison("replays of a receipt", self._threads(self._replay), {"akter, turns, 1 thread": turn}),
+            Comparison(
+                "queries, 1 thread",
+                self._threads(self._query),
+                {"psycopg, SELECT 1": self._threads(self._select_1), "pgbench, one SELECT": self._pgbench((STATE,), 1)},
+            ),
+        ]
+
+    def _threads(self, make: Callable[[int], Callable[[], object]], threads: int = 1) -> Measured:
+        return lambda: in_threads(threads, make, self._seconds, self._warm)
+
+    def _pgbench(self, statements: tuple[str, ...], clients: int, hot: bool = False) -> Measured:
+        return lambda: self.pgbench.run(statements, self._hot if hot else self._all, clients)
+
+    def _turn(self, thread: int) -> Callable[[], object]:
+        app, choose = self._app, random.Random(thread).randrange
+        return lambda: app.actor(Counter, str(choose(KEYS))).increment()
+
+    def _hot_turn(self, thread: int) -> Callable[[], object]:
+        return lambda: self._app.actor(Counter, "0").increment()
+
+    def _own_sql(self, thread: int) -> Callable[[], object]:
+        app, choose = self._app, random.Random(thread).randrange
+        return lambda: app.actor(Counter, str(choose(KEYS))).book(1)
+
+    def _query(self, thread: int) -> Callable[[], object]:
+        app, choose = self._app, random.Random(thread).randrange
+        return lambda: app.actor(Counter, str(choose(KEYS))).value()
+
+    def _replay(self, thread: int) -> Callable[[], object]:
+        app, number = self._app, count()
+
+        def once() -> None:
+            id = str(next(number) % 500)
+            with app.command_id(f"kept-{id}"):
+                app.actor(Counter, id).increment()
+
+        for _ in range(500):
+            once()
+        return once
+
+    def _select_1(self, thread: int) -> Callable[[], object]:
+        cursor = self._plain.cursor()
+
+        def once() -> None:
+            cursor.execute("SELECT 1")
+            cursor.fetchone()
+
+        return once
+
+
+def run(url: str, pairs: int, seconds: float) -> dict[str, Any]:
+    """Measure on a new database and return the JSON's content."""
+    with Akter(url, actors=[Counter], schema=SCHEMA) as app:
+        app.migrate()
+        routing = prepare(url, Counter, ['{"count":0}'] * KEYS)
+        ours.create_all(app.engine)
+        with app.engine.begin() as connection:
+            connection.execute(insert(accounts), [{"id": id, "balance": 0} for id in range(KEYS)])
+        with place.connect(url) as plain:
+            turns = Turns(app, url, plain, routing, seconds)
+            machine = place.machine(url, turns.pgbench.version)
+            results = interleaved(turns.comparisons(), pairs)
+    return {"machine": machine, "pairs": pairs, "seconds": seconds, "keys": KEYS, "results": results}
+
+
+def main() -> None:
+    options = place.parser("Turns, replays and queries of akter against pgbench on the same tables.", pairs=7, seconds=2.0).parse_args()
+    with place.database(options) as url:
+        result = run(url, options.pairs, options.seconds)
+    print(table(result["results"]))
+    print()
+    print(place.said(result["machine"]))
+    print(f"{options.pairs} interleaved pairs of {options.seconds} s; ratios are akter's to the reference's: median (quartiles)")
+    print(f"written to {save('turns', options.json, result)}")
+
+
+if __name__ == "__main__":
+    main()

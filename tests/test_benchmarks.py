@@ -1,0 +1,89 @@
+"""The benchmarks run and report what their page says. How fast anything is, no test asks."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+QUANTITIES = {"rate", "p50_ms", "p99_ms"}
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Path:
+    """A directory with the benchmarks and nothing else, so that the akter they import is the installed one."""
+    (tmp_path / "benchmarks").symlink_to(ROOT / "benchmarks")
+    return tmp_path
+
+
+@pytest.fixture
+def benchmark(place: Path, akter_server: Callable[[str], str]) -> Callable[..., Any]:
+    """Runs a benchmark's command on the test server; returns its JSON and what it printed."""
+
+    def run(name: str, *arguments: str) -> tuple[dict[str, Any], str]:
+        out = place / "result.json"
+        command = [sys.executable, "-m", f"benchmarks.{name}", "--pairs=1", "--seconds=0.3", f"--json={out}", *arguments]
+        done = subprocess.run([*command, f"--url={akter_server('postgres')}"], cwd=place, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+        return json.loads(out.read_text()), done.stdout
+
+    return run
+
+
+def check_results(results: list[dict[str, Any]], printed: str) -> None:
+    for result in results:
+        assert result["name"] in printed
+        assert set(result["median"]) == QUANTITIES
+        assert len(result["runs"]) == 1
+        assert result["runs"][0]["count"] > 0
+        assert result["references"]
+        for label, reference in result["references"].items():
+            assert label in printed
+            assert len(reference["runs"]) == 1
+            assert set(reference["ratios"]) == QUANTITIES
+            assert all(ratio["low"] <= ratio["median"] <= ratio["high"] for ratio in reference["ratios"].values())
+
+
+def check_machine(machine: dict[str, Any]) -> None:
+    assert machine["synchronous_commit"] == "on"
+    assert {"cores", "python", "postgresql", "psycopg", "sqlalchemy", "akter", "pgbench", "data", "load"} <= set(machine)
+
+
+def test_turns_are_measured_beside_pgbench(benchmark: Callable[..., Any]) -> None:
+    found, printed = benchmark("turns")
+    check_machine(found["machine"])
+    check_results(found["results"], printed)
+    assert [result["name"] for result in found["results"]] == [
+        "turns, 1 thread",
+        "turns, 8 threads",
+        "turns, 32 threads",
+        "turns of one actor, 8 threads",
+        "turns with 2 own statements",
+        "replays of a receipt",
+        "queries, 1 thread",
+    ]
+
+
+def test_memory_is_measured_in_processes_of_its_own(benchmark: Callable[..., Any]) -> None:
+    found, printed = benchmark("memory", "--first=5", "--last=10", "--apps=2")
+    check_machine(found["machine"])
+    check_results(found["states"]["results"], printed)
+    assert list(found["idle"]) == ["python", "with psycopg and SQLAlchemy", "with akter", "with an app", "idle after its first turn"]
+    assert list(found["growth"]) == ["after turn 5", "after turn 10", "growth"]
+    assert set(found["apps"]) == {"apps", "MiB per app"}
+
+
+def test_percentiles_and_quartiles(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(place)
+    measure = importlib.import_module("benchmarks.measure")
+    run = measure.run_of([number / 1000 for number in range(1, 101)], 2.0)
+    assert (run.rate, run.p50_ms, run.p99_ms, run.count) == (50.0, 51.0, 100.0, 100)
+    assert measure.spread([1.0, 2.0, 3.0, 4.0, 5.0]) == {"median": 3.0, "low": 2.0, "high": 4.0}
+    assert measure.spread([7.0]) == {"median": 7.0, "low": 7.0, "high": 7.0}
