@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from typing import Final, Literal, Protocol, TypeAlias, get_args
+from typing import ClassVar, Final, Literal, Protocol, TypeAlias, get_args
 
 from akter.errors import AkterError, Unavailable
 from akter.identity import Address
 
-Point: TypeAlias = Literal["before_delivery", "queued", "before_handler", "before_commit", "after_commit"]
+Point: TypeAlias = Literal[
+    "before_delivery", "queued", "before_handler", "before_commit", "after_commit", "after_claim", "before_outbox_delete"
+]
 """before_delivery: the call has its id and nothing was sent. queued: it has its turn seat. before_handler: admitted, the actor is
-locked. before_commit: the handler is done, nothing was written. after_commit: committed, the caller does not know yet."""
+locked. before_commit: the handler is done, nothing was written. after_commit: committed, the caller does not know yet.
+after_claim: a relay holds the message's row. before_outbox_delete: the receiver has committed, the row is still there."""
 
 POINTS: Final = get_args(Point)
 
@@ -63,10 +66,13 @@ Hook: TypeAlias = Callable[[Point, Subject], None]
 class Faults:
     """The faults of one Akter: each is used once, in the order they were planted, by the first match at its point."""
 
+    everywhere: ClassVar[Hook | None] = None
+    """What every Akter of this process starts to watch with; a child process of a test stops at its point by it."""
+
     def __init__(self) -> None:
-        self.armed = False
         self._planted: list[tuple[Point, str | None, Pause | None]] = []
-        self._hook: Hook | None = None
+        self._hook = type(self).everywhere
+        self.armed = self._hook is not None
         self._lock = threading.Lock()
 
     def plant(self, point: Point, command_id: str | None, pause: Pause | None) -> None:

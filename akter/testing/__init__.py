@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from akter.testing.child import child
 from akter.testing.faults import clear_faults, crash_next, pause_next
 from akter.testing.inspection import Inspection, Receipt, actor, inspect, outbox, receipts
 from akter.testing.time import advance
@@ -16,5 +17,6 @@ __all__ = [
     "crash_next",
     "pause_next",
     "clear_faults",
+    "child",
     "advance",
 ]

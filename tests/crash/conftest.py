@@ -1,0 +1,51 @@
+"""What is stored, seen over a connection that nobody else uses."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+
+
+@pytest.fixture
+def rows(akter_database: str, akter_schema: str) -> Iterator[Callable[..., list[Any]]]:
+    """Runs SQL and returns its rows, or the values where there is one column."""
+    with psycopg.connect(akter_database.replace("+psycopg", ""), autocommit=True) as connection:
+        connection.execute(f'SET search_path TO "{akter_schema}", public'.encode())
+
+        def run(statement: str, *values: Any) -> list[Any]:
+            cursor = connection.execute(statement.encode(), values)
+            found = cursor.fetchall() if cursor.description else []
+            return [row[0] if len(row) == 1 else row for row in found]
+
+        yield run
+
+
+@pytest.fixture
+def until(rows: Callable[..., list[Any]]) -> Callable[..., None]:
+    """Waits for rows to come, or for the last of them to go."""
+
+    def wait(statement: str, *values: Any, some: bool = True) -> None:
+        end = time.monotonic() + 20
+        while bool(rows(statement, *values)) is not some:
+            assert time.monotonic() < end, statement
+            time.sleep(0.01)
+
+    return wait
+
+
+@pytest.fixture
+def place() -> Iterator[Path]:
+    """A directory that the account of an embedded PostgreSQL can reach, too."""
+    memory = Path("/dev/shm")
+    roomy = memory.is_dir() and shutil.disk_usage(memory).free > 1 << 30
+    directory = Path(tempfile.mkdtemp(prefix="akter-test-", dir=memory if roomy else "/var/tmp"))
+    directory.chmod(0o1777)
+    yield directory
+    shutil.rmtree(directory)

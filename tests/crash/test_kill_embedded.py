@@ -1,0 +1,116 @@
+"""An embedded database whose server and client are killed, and one that is copied and carried on elsewhere."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+from collections.abc import Iterator
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+
+from akter import Actor, Akter, CommandExpired, CommandId, command, query
+from akter.embedded import Server, engine_server, stop
+from akter.testing import advance, child
+
+
+class Counter(Actor):
+    """Counts."""
+
+    count: int = 0
+
+    @command
+    def increment(self, by: int = 1) -> int:
+        self.count += by
+        return self.count
+
+    @query
+    def value(self) -> int:
+        return self.count
+
+
+def increment(target: str, id: str, by: int) -> tuple[int, int]:
+    """Increment once under this id; the answer, and the pid of the server it ran on."""
+    with Akter(target, actors=[Counter]) as app:
+        app.migrate()
+        with app.command_id(id):
+            return app.actor(Counter, "visits").increment(by), engine_server(app.engine).pid
+
+
+def stored(data: Path) -> list[Any]:
+    """What is in the database, read by nothing of akter's actors."""
+    with Server(data) as server, psycopg.connect(server.url("akter", driver="")) as connection:
+        rows = connection.execute("SELECT value->>'count', (SELECT count(*) FROM akter.actor_receipts) FROM akter.actor_state")
+        return rows.fetchall()
+
+
+@pytest.mark.conformance("KILL-33")
+@pytest.mark.parametrize("order", ["server first", "client first"])
+def test_the_last_commit_is_recovered_and_answered(place: Path, order: str) -> None:
+    target = f"embedded:{place / 'data'}"
+    with child(increment, target, "first", 2, stop_at="after_commit") as process:
+        process.wait_reached()
+        if order == "client first":
+            process.kill()
+        os.kill(_postmaster(place / "data"), signal.SIGKILL)
+        process.kill()
+    assert stored(place / "data") == [("2", 1)]
+    with child(increment, target, "first", 2) as process:
+        assert process.wait()[0] == 2
+    with child(increment, target, "second", 5) as process:
+        assert process.wait()[0] == 7
+    assert stored(place / "data") == [("7", 2)]
+
+
+@pytest.mark.conformance("KILL-33")
+def test_a_turn_goes_on_under_its_id_when_the_server_was_killed_in_its_middle(place: Path) -> None:
+    with child(increment, f"embedded:{place / 'data'}", "first", 2, stop_at="before_commit") as process:
+        process.wait_reached()
+        os.kill(killed := _postmaster(place / "data"), signal.SIGKILL)
+        process.release()
+        answer, server = process.wait()
+    assert answer == 2
+    assert server != killed
+    assert stored(place / "data") == [("2", 1)]
+
+
+@pytest.fixture
+def original(place: Path) -> Iterator[Akter]:
+    with Akter(f"embedded:{place / 'data'}", actors=[Counter], retry_window=timedelta(hours=1)) as app:
+        app.migrate()
+        yield app
+        stop(app.engine)
+
+
+@pytest.mark.conformance("KILL-36")
+def test_a_stopped_copy_goes_on_elsewhere_and_refuses_ids_that_expired_meanwhile(place: Path, original: Akter) -> None:
+    last, unused = original.mint_command_id(), original.mint_command_id()
+    with original.command_id(last):
+        assert original.actor(Counter, "visits").increment(by=2) == 2
+    stop(original.engine)
+    shutil.copytree(place / "data", place / "restored")
+    assert original.actor(Counter, "visits").increment(by=40) == 42
+    with Akter(f"embedded:{place / 'restored'}", actors=[Counter], retry_window=timedelta(hours=1)) as restored:
+        visits = restored.actor(Counter, "visits")
+        assert visits.value() == 2
+        assert _again(restored, last) == 2
+        advance(restored, timedelta(hours=1))
+        for expired in (last, unused):
+            with pytest.raises(CommandExpired):
+                _again(restored, expired)
+        assert visits.increment(by=3) == 5
+        stop(restored.engine)
+    assert original.actor(Counter, "visits").value() == 42
+
+
+def _again(app: Akter, id: CommandId) -> int:
+    with app.command_id(id):
+        return app.actor(Counter, "visits").increment(by=2)
+
+
+def _postmaster(data: Path) -> int:
+    return int((data / "pgdata" / "postmaster.pid").read_text().split()[0])
