@@ -75,13 +75,17 @@ class Reading:
             self._sql = self._begin()
         return self._sql
 
-    def end(self) -> None:
-        """The handler is done; raises what it swallowed."""
+    def finish(self) -> None:
+        """The handler returned; raises what it swallowed."""
+        self.close()
+        if self._problem is not None:
+            raise self._problem
+
+    def close(self) -> None:
+        """The handler is over, however it ended: what it kept is of no use any more."""
         self._open = False
         if self._sql is not None:
             self._sql.end()
-        if self._problem is not None:
-            raise self._problem
 
 
 class Queries:
@@ -137,10 +141,14 @@ class Queries:
     def _handle(
         self, definition: Definition, query: Command, address: Address, arguments: Any, wire: Wire, seen: Seen, deadline: float
     ) -> Any:
+        moved = False
+
         def begin() -> sql.OwnSql:
+            nonlocal moved
             if not wire.in_transaction:
-                if self._snapshot(wire, address, deadline).version != seen.version:
-                    raise _Moved
+                moved = self._snapshot(wire, address, deadline).version != seen.version
+            if moved:
+                raise _Moved
             return sql.OwnSql(wire, 1.0, lambda problem: None, savepoint=False)
 
         where = Reading(query.where, begin)
@@ -151,7 +159,9 @@ class Queries:
             actor._enter(address, where, fields)
             before = definition.dump(fields) if definition.may_change else b""
             value = query.call(actor, arguments)
-            where.end()
+            if moved:
+                raise _Moved
+            where.finish()
             if definition.may_change and definition.dump(actor.__dict__) != before:
                 raise InsideTurn(f"{query.where} is a query and changed the actor's state, which is not saved: make it a @command")
             return query.result.round_trip(value)[1]
@@ -163,9 +173,12 @@ class Queries:
             raise self._failed(query, address, problem, outer) from problem
         finally:
             running.reset(token)
+            where.close()
 
     def _failed(self, query: Command, address: Address, problem: Exception, outer: BaseException | None) -> AkterError:
         for error in failure.driver_errors(problem, outer):
+            if error.sqlstate == "25006":
+                return InsideTurn(f"{query.where} is a query, which cannot write: make it a @command")
             if failure.is_retryable(error):
                 return Unavailable(f"{query.where}: {failure.said(error)}")
         if isinstance(problem, AkterError):
