@@ -180,7 +180,7 @@ _RESERVED = frozenset(name for name in dir(Actor) if not name.startswith("__")) 
 def locate(kind: type[Actor], tenant: str, id: str | None) -> Address:
     """Where the actor `kind`/`id` lives; raises `TypeError` for an id too many or missing and `PayloadInvalid` for a bad one."""
     definition = getattr(kind, "__akter__", None)
-    if not isinstance(definition, Definition):
+    if not isinstance(cast(object, kind), type) or not isinstance(definition, Definition):
         raise TypeError("actor(...) takes an Actor subclass and an id")
     if definition.options.singleton:
         if id is not None:

@@ -86,7 +86,9 @@ class Codec(Generic[T]):
                     "use a Payload, a dataclass, an attrs or pydantic class, or a plain type"
                 )
             if isinstance(leaf, shapes.RawType | shapes.ExtType | shapes.MemoryViewType):
-                raise DeclarationError(f"{where}: {type(leaf).__name__.removesuffix('Type')} cannot be stored: use bytes")
+                raise DeclarationError(f"{where}: {_name(leaf)} cannot be stored: use bytes")
+            if isinstance(leaf, shapes.DictType) and isinstance(leaf.key_type, _NO_KEYS):
+                raise DeclarationError(f"{where}: a dict's keys are stored as text, so they cannot be {_name(leaf.key_type)}")
         self.plain = not any(_is_mutable(leaf) for leaf in leaves[1:])
         """Whether nothing inside a value of this type can be changed in place."""
         self._exact = any(isinstance(leaf, shapes.AnyType) for leaf in leaves)
@@ -126,6 +128,17 @@ class Codec(Generic[T]):
         return PayloadInvalid(f"{self.where}: {said}{f' - at `{path}`' if path else ''}")
 
 
+_NO_KEYS = (
+    shapes.BoolType,
+    shapes.NoneType,
+    shapes.TupleType,
+    shapes.VarTupleType,
+    shapes.FrozenSetType,
+    shapes.StructType,
+    shapes.DataclassType,
+    shapes.NamedTupleType,
+    shapes.CustomType,
+)
 _MUTABLE = (
     shapes.ListType,
     shapes.SetType,
@@ -136,6 +149,10 @@ _MUTABLE = (
     shapes.ByteArrayType,
     shapes.DataclassType,
 )
+
+
+def _name(shape: shapes.Type) -> str:
+    return type(shape).__name__.removesuffix("Type").lower()
 
 
 def _is_mutable(shape: shapes.Type) -> bool:

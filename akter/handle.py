@@ -72,6 +72,15 @@ class Handle:
     def __bool__(self) -> bool:
         return True
 
+    def __copy__(self) -> Handle:
+        return self
+
+    def __deepcopy__(self, memo: object) -> Handle:
+        return self
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError(f"{self!r} is a handle, which does not leave its process: keep the actor's id")
+
 
 class Member:
     """One command or query of one actor: call it, or give it to `send`."""
