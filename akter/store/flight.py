@@ -6,6 +6,7 @@ one. Everything else speaks Core; this module is where it becomes bytes.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import time
 from collections.abc import Callable, Generator, Mapping, Sequence
@@ -112,6 +113,9 @@ def fly(connection: psycopg.Connection[Any], link: Link, lines: Sequence[Line], 
             waiting.wait(_exchange(pgconn, results, time.monotonic() + seconds), pgconn.socket, interval=_TICK)
             pgconn.exit_pipeline_mode()
         except psycopg.Error as error:
+            # A farewell may have arrived together with the end.
+            with contextlib.suppress(psycopg.Error):
+                _receive(pgconn, results)
             raise _lost(error, results) from error
     return _read(link, lines, fresh, results)
 
@@ -174,10 +178,10 @@ def _receive(pgconn: pq.abc.PGconn, results: list[pq.abc.PGresult]) -> bool:
 
 def _lost(error: psycopg.Error, results: list[pq.abc.PGresult]) -> Lost:
     """A server that ends a connection on purpose says why before, which explains more than the closed socket does."""
-    last = results[-1] if results else None
-    if last is not None and last.error_field(pq.DiagnosticField.SEVERITY_NONLOCALIZED) in (b"FATAL", b"PANIC"):
-        reason = _refusal(last)
-        return Lost(str(reason), reason.sqlstate)
+    for result in reversed(results):
+        if result.error_field(pq.DiagnosticField.SEVERITY_NONLOCALIZED) in (b"FATAL", b"PANIC"):
+            reason = _refusal(result)
+            return Lost(str(reason), reason.sqlstate)
     return Lost(str(error).partition("\n")[0])
 
 
