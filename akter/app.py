@@ -39,6 +39,7 @@ from akter.errors import (
 )
 from akter.fault import Faults
 from akter.handle import Handle, Member
+from akter.hint import Wakes
 from akter.identity import Address, CommandId, check_admissible, check_name, is_minted, own_id
 from akter.member import Surroundings
 from akter.query import Queries
@@ -60,8 +61,8 @@ class Akter:
     `target` is a URL, `embedded:PATH`, or an `Engine` of your own; without one, `AKTER_DATABASE_URL`. `actors` are the classes it may
     run. `schema` is the PostgreSQL schema of akter's tables. `execution`, `delivery` and `lock` are seconds: one run of a handler, one
     call with its retries, one wait for a busy actor. `retry_window` is how long a minted command id may be retried; all processes of
-    one database use the same. `max_payload_bytes` limits a command's arguments and its result, each. `authorize` is asked for every
-    call, beside each actor's own `access`.
+    one database use the same. `max_payload_bytes` limits a command's arguments and its result, each. `hint`: tell the runners of other
+    processes at once when something is due. `authorize` is asked for every call, beside each actor's own `access`.
     """
 
     def __init__(
@@ -75,6 +76,7 @@ class Akter:
         lock: float = 2.0,
         retry_window: timedelta = timedelta(days=1),
         max_payload_bytes: int = 1_048_576,
+        hint: bool = True,
         authorize: Policy | None = None,
     ) -> None:
         self.engine, self._made_engine = engine_for(target)
@@ -83,7 +85,7 @@ class Akter:
         self.max_payload_bytes = _size(max_payload_bytes)
         self.limits = _limits(execution, delivery, lock)
         self.retry_window_ms = _window(retry_window)
-        self.faults = Faults()
+        self.faults, self._hint = Faults(), hint
         self._begin()
         _alive.add(self)
 
@@ -92,8 +94,11 @@ class Akter:
         self._clock = Clock(0)
         self._joining = threading.Lock()
         self._statements = Statements(self.schema)
-        around = Surroundings(self._statements, self.faults, self.limits.lock, self.retry_window_ms, self.max_payload_bytes)
-        self._turns = Delivery(self.engine, around, self.limits, seats(self.engine))
+        self.wakes = Wakes(self.engine, self._statements, self._hint)
+        self.surroundings = Surroundings(
+            self._statements, self.faults, self.limits.lock, self.retry_window_ms, self.max_payload_bytes, self.wakes
+        )
+        self._turns = Delivery(self.engine, self.surroundings, self.limits, seats(self.engine))
         self._queries = Queries(self.engine, self._statements, self.limits.execution)
 
     def actor(self, kind: type[A], id: str | None = None) -> A:
@@ -184,6 +189,7 @@ class Akter:
 
     def close(self) -> None:
         """Close the connections of an engine that akter made; an engine of yours is left alone."""
+        self.wakes.close()
         if self._made_engine:
             self.engine.dispose()
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal, TypeAlias
+from typing import Any, Literal, TypeAlias, cast
 
 import msgspec
 
-from akter.identity import Address, check_name
+from akter.identity import Address, address, check_name
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +95,19 @@ def to_json(caller: System) -> str:
     principal = None if behalf is None else ("User", behalf.subject) if isinstance(behalf, User) else ("Anonymous",)
     ref = None if caller.ref is None else (caller.ref.tenant_id, caller.ref.actor_type, caller.ref.actor_id)
     return msgspec.json.encode(_Stored(caller.source, ref, principal)).decode()
+
+
+_read = msgspec.json.Decoder(_Stored).decode
+
+
+def from_json(text: str) -> System:
+    """Who sent a message or job, from its stored form; raises `msgspec.DecodeError` when it cannot be read."""
+    stored = _read(text)
+    behalf: User | Anonymous | None = None
+    if stored.on_behalf_of is not None:
+        behalf = User(stored.on_behalf_of[1]) if stored.on_behalf_of[0] == "User" else Anonymous()
+    ref = None if stored.ref is None else address("actor", *stored.ref)
+    return System(cast(Any, stored.source), ref, behalf)
 
 
 def may_read(caller: Caller, key: str) -> bool:

@@ -84,7 +84,11 @@ class Capability:
     def _own_sql(self) -> OwnSql:
         self.check()
         if self.sql is None:
-            self.sql = self._open_sql()
+            try:
+                self.sql = self._open_sql()
+            except BaseException as problem:
+                self.poison(problem)
+                raise
         return self.sql
 
     def close(self) -> None:

@@ -28,13 +28,15 @@ logger = logging.getLogger("akter.turn")
 
 
 class Surroundings(NamedTuple):
-    """What all turns of one Akter share; `lock` is seconds, `keep_ms` how long the receipt of a caller's own id lives."""
+    """What all turns of one Akter share; `lock` is seconds, `keep_ms` how long the receipt of a caller's own id lives,
+    `wake` what a commit calls that left something due at once."""
 
     statements: Statements
     faults: Faults
     lock: float
     keep_ms: int
     max_payload_bytes: int
+    wake: Callable[[], None]
 
 
 class Ended(NamedTuple):
@@ -184,3 +186,14 @@ class Member:
     def requests(self) -> list[Line]:
         """The statements that write what the handler asked for."""
         return [] if self.refused else staging.lines(self._around.statements, self.call, self.capability.requests)
+
+    @property
+    def wakes(self) -> bool:
+        """Whether the handler asked for something that is due at once."""
+        if self.refused or not self.capability.requests:
+            return False
+        now_ms = self.found.now_ms
+        return any(
+            isinstance(request, Send | Enqueue) and request.when.delay_ms == 0 and (request.when.due_at_ms or 0) <= now_ms
+            for _, request in self.capability.requests
+        )

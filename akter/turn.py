@@ -48,7 +48,7 @@ class Turn:
         member.admit(found)
         if member.replayed is None:
             self._around.faults.at("before_handler", call)
-            member.handle(self._open_sql)
+            member.handle(self.open_sql)
             self.check_time(call)
             self._around.faults.at("before_commit", call)
             now_ms = self.commit([member])
@@ -111,6 +111,8 @@ class Turn:
             raise OutcomeUnknown(command_id=first.call.id) from lost
         if answers[commit].tag != b"COMMIT":
             raise Defect(f"{first.call.command.where}: PostgreSQL rolled the turn back when it should commit", command_id=first.call.id)
+        if any(member.wakes for member in members):
+            self._around.wake()
         return int(answers[-1].rows[0][0]) if watched else first.found.now_ms
 
     def _write(self, members: Sequence[Member]) -> Line:
@@ -126,8 +128,14 @@ class Turn:
             values |= {"marks": len(marks), **parameters("mark_", marks, many)}
         return Line(self._around.statements.get(statements.write, many, bool(states), bool(marks)), values)
 
-    def _open_sql(self, member: Member) -> OwnSql:
-        return OwnSql(self._wire, left(self._deadline) + _GRACE, member.capability.poison, savepoint=True)
+    def open_sql(self, member: Member) -> OwnSql:
+        """The application's own SQL in this transaction, behind a savepoint."""
+        try:
+            return OwnSql(self._wire, left(self._deadline) + _GRACE, member.capability.poison, savepoint=True)
+        except StatementFailed as failed:
+            raise failure.of_statement(failed.error, member.call.id, self._around.statements.schema) from failed.error
+        except Lost as lost:
+            raise Unavailable(f"the database connection was lost: {lost}", command_id=member.call.id) from lost
 
     def _limits(self) -> dict[str, str]:
         rest = max(1, int(left(self._deadline) * 1000))

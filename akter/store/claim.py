@@ -93,9 +93,11 @@ def _returned() -> list[ColumnElement[Any]]:
 def _served(family: str) -> Any:
     """The registered types that nobody paused, as one array, worked out once per claim."""
     given = func.unnest(bindparam("served", type_=ARRAY(Text()))).table_valued(Column("type", Text()), name="given").render_derived()
-    name = literal_column(f"'{family}'")
+    name: ColumnElement[str] = literal_column(f"'{family}'")
     paused = exists().where(pauses.c.family == name, or_(pauses.c.target == literal_column("''"), pauses.c.target == given.c["type"]))
-    return select(func.array_agg(given.c["type"], type_=ARRAY(Text()))).where(~paused).scalar_subquery()
+    chosen = select(func.array_agg(given.c["type"], type_=ARRAY(Text()))).where(~paused).scalar_subquery()
+    # As an expression, not as a sub-select: `= ANY (SELECT ...)` would compare with its rows.
+    return func.coalesce(chosen, literal_column("'{}'::text[]"), type_=ARRAY(Text()))
 
 
 def _candidates(kind: str, only: Any) -> Any:

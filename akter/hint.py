@@ -1,0 +1,104 @@
+"""Wake whoever can carry out what was just committed: runners of this process at once, those of others by a hint.
+
+A hint is a NOTIFY after the commit, from a connection of its own: within the turn's transaction it would queue all commits behind one
+lock. Hints that come together are one; a lost one costs at most a poll.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import logging
+import threading
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+import psycopg
+from sqlalchemy import Engine
+
+from akter.errors import AkterError
+from akter.store import apart
+from akter.store.flight import Line, Link, Lost, StatementFailed, fly
+from akter.store.wire import Statements
+
+logger = logging.getLogger("akter.hint")
+
+_REST = 0.002
+"""Seconds between two hints of a process: what is committed meanwhile shares the next one."""
+_TRY_AGAIN = 1.0
+
+
+class Wakes:
+    """What a commit wakes. The first one with something due starts the thread `akter-hint`."""
+
+    def __init__(self, engine: Engine, statements: Statements, hint: bool) -> None:
+        self._engine, self._statements, self._hint = engine, statements, hint
+        self._local: list[Callable[[], None]] = []
+        self._due, self._closed = threading.Event(), False
+        self._thread: threading.Thread | None = None
+        self._lock = threading.Lock()
+
+    def add(self, wake: Callable[[], None]) -> None:
+        """Wake a runner of this process too."""
+        with self._lock:
+            self._local = [*self._local, wake]
+
+    def remove(self, wake: Callable[[], None]) -> None:
+        """Do not wake that runner any more."""
+        with self._lock:
+            self._local = [known for known in self._local if known != wake]
+
+    def __call__(self) -> None:
+        """Something is due now."""
+        for wake in self._local:
+            wake()
+        if self._hint:
+            self._due.set()
+            if self._thread is None:
+                self._start()
+
+    def _start(self) -> None:
+        with self._lock:
+            if self._thread is None and not self._closed:
+                self._thread = threading.Thread(target=self._run, name="akter-hint", daemon=True)
+                self._thread.start()
+                atexit.register(_close, weakref.ref(self))
+
+    def close(self) -> None:
+        """Send what is pending and end the thread."""
+        with self._lock:
+            thread, self._closed = self._thread, True
+        self._due.set()
+        if thread is not None and thread is not threading.current_thread():
+            thread.join(2.0)
+
+    def _run(self) -> None:
+        connection: psycopg.Connection[Any] | None = None
+        line = Line(self._statements.get(apart.notify), {"channel": apart.channel(self._statements.schema), "said": ""})
+        link = Link(pooled=True)
+        while not self._closed:
+            if not self._due.wait(60.0):
+                continue
+            self._due.clear()
+            try:
+                if connection is None or connection.closed:
+                    connection = apart.connect(self._engine)
+                fly(connection, link, [line], 5.0)
+            except (AkterError, Lost, StatementFailed, psycopg.Error) as problem:
+                logger.info("hint.failed", extra={"akter_reason": str(problem)[:200]})
+                if connection is not None:
+                    with contextlib.suppress(psycopg.Error):
+                        connection.close()
+                    connection = None
+                threading.Event().wait(_TRY_AGAIN)
+            else:
+                threading.Event().wait(_REST)
+        if connection is not None:
+            with contextlib.suppress(psycopg.Error):
+                connection.close()
+
+
+def _close(wakes: weakref.ref[Wakes]) -> None:
+    if (found := wakes()) is not None:
+        found.close()

@@ -1,0 +1,81 @@
+"""Listen for the hints of other processes. It is only for speed: without it the poll finds the same work a little later."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import time
+import uuid
+from collections.abc import Callable
+from typing import Any
+
+import psycopg
+from psycopg import sql
+from sqlalchemy import Engine
+
+from akter.errors import Unavailable
+from akter.runner.loop import Loop
+from akter.store import apart
+from akter.store.flight import Line, Link, Lost, StatementFailed, fly
+from akter.store.wire import Statements
+
+logger = logging.getLogger("akter.listener")
+
+_TICK = 1.0
+_CHECK = 15.0
+"""Seconds of silence after which the listener sends itself a hint, to learn whether the connection still lives."""
+_ANSWER = 5.0
+
+
+class Listener:
+    """The thread `akter-listen` on a connection of its own; it connects again when that is lost or says nothing."""
+
+    def __init__(self, engine: Engine, statements: Statements, wake: Callable[[], None]) -> None:
+        self._engine, self._statements, self._wake = engine, statements, wake
+        self._channel, self._me = apart.channel(statements.schema), str(uuid.uuid4())
+        self._connection: psycopg.Connection[Any] | None = None
+        self._heard = self._asked = 0.0
+        self.loop = Loop("akter-listen", self._pass)
+        self.connected_once = False
+
+    def _pass(self) -> float:
+        try:
+            return self._listen()
+        except (psycopg.Error, Lost, StatementFailed) as problem:
+            self.disconnect()
+            raise Unavailable(f"the listener lost its connection: {problem}") from problem
+        except BaseException:
+            self.disconnect()
+            raise
+
+    def _listen(self) -> float:
+        connection = self._connection
+        if connection is None:
+            connection = apart.connect(self._engine)
+            self._connection = connection
+            connection.execute(sql.SQL("LISTEN {}").format(sql.Identifier(self._channel)))
+            self._heard, self._asked, self.connected_once = time.monotonic(), 0.0, True
+            # Whatever was said while nobody listened is due already.
+            self._wake()
+        for said in connection.notifies(timeout=_TICK, stop_after=1):
+            self._heard, self._asked = time.monotonic(), 0.0
+            if said.payload != self._me:
+                self._wake()
+        self._check(connection)
+        return 0.0
+
+    def _check(self, connection: psycopg.Connection[Any]) -> None:
+        now = time.monotonic()
+        if self._asked and now - self._asked > _ANSWER:
+            raise Lost("a hint to itself did not arrive")
+        if not self._asked and now - self._heard > _CHECK:
+            self._asked = now
+            line = Line(self._statements.get(apart.notify), {"channel": self._channel, "said": self._me})
+            fly(connection, Link(pooled=True), [line], _ANSWER)
+
+    def disconnect(self) -> None:
+        """Close the connection; the next pass opens another."""
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            with contextlib.suppress(psycopg.Error):
+                connection.close()

@@ -1,0 +1,67 @@
+"""The one loop that every background part runs: a named daemon thread that does a pass, waits, and never dies silently."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+
+logger = logging.getLogger("akter.runner")
+
+_LONGEST_WAIT = 30.0
+
+
+class Loop:
+    """Runs `work` again and again. `work` returns the seconds to wait; `wake` ends a wait at once.
+
+    An exception of `work` is logged, and the next try waits longer, up to 30 seconds. `stop` may be called twice, and before `start`.
+    """
+
+    def __init__(self, name: str, work: Callable[[], float]) -> None:
+        self.name, self._work = name, work
+        self._signal, self._stopping = threading.Event(), threading.Event()
+        self._thread: threading.Thread | None = None
+        self.failures = 0
+        self.passed_at: float | None = None
+
+    def start(self) -> None:
+        """Start the thread."""
+        if self._thread is None and not self._stopping.is_set():
+            self._thread = threading.Thread(target=self._run, name=self.name, daemon=True)
+            self._thread.start()
+
+    def wake(self) -> None:
+        """Do the next pass now; wakes that come together count once."""
+        self._signal.set()
+
+    def stop(self) -> None:
+        """Ask the thread to end after the pass it is in."""
+        self._stopping.set()
+        self._signal.set()
+
+    def join(self, seconds: float) -> bool:
+        """Wait for the thread to end; returns whether it did."""
+        thread = self._thread
+        if thread is None or thread is threading.current_thread():
+            return True
+        thread.join(max(0.0, seconds))
+        return not thread.is_alive()
+
+    @property
+    def alive(self) -> bool:
+        """Whether the thread runs."""
+        return self._thread is not None and self._thread.is_alive()
+
+    def _run(self) -> None:
+        while not self._stopping.is_set():
+            # Cleared before the pass: what comes while it runs must be seen by the next one.
+            self._signal.clear()
+            try:
+                wait = self._work()
+                self.failures, self.passed_at = 0, time.monotonic()
+            except Exception:
+                self.failures += 1
+                wait = min(_LONGEST_WAIT, 0.1 * 2 ** min(self.failures, 10))
+                logger.exception("runner.loop_failed", extra={"akter_loop": self.name, "akter_failures": self.failures})
+            self._signal.wait(wait)

@@ -1,0 +1,211 @@
+"""`Runner`: the relay of a process, with everything that runs for it, started and stopped in order."""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import logging
+import os
+import socket
+import threading
+import time
+import uuid
+import weakref
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import sqlalchemy.exc
+from sqlalchemy import Engine
+from sqlalchemy.pool import QueuePool
+
+import akter
+from akter.app import Akter
+from akter.errors import AkterError, ConfigurationError
+from akter.runner.intent import Deliverer
+from akter.runner.listener import Listener
+from akter.runner.loop import Loop
+from akter.runner.relay import Relay
+from akter.runner.settings import Settings
+from akter.store import presence
+from akter.tables import SCHEMA
+
+logger = logging.getLogger("akter.runner")
+
+LEAST_LEASE = 37.0
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """How a runner stopped. `left`: ids of messages that still ran when the time was over; their leases will bring them back."""
+
+    clean: bool
+    delivered: int
+    retried: int
+    parked: int
+    released: int
+    left: tuple[str, ...]
+
+
+class Runner:
+    """Carries out what committed turns asked for. Any number of processes may run one; use it as a context manager.
+
+    `lanes` are the seats per work family, `{"intents": 16}` unless given. `label` is for people; a runner's identity is random. The
+    other options are those of `akter.runner.settings.Settings`. Constructing it starts nothing; it installs no signal handlers.
+    Raises `ConfigurationError` for options out of range and for a pool that is too small.
+    """
+
+    def __init__(self, app: Akter, *, lanes: Mapping[str, int] | None = None, label: str | None = None, **options: Any) -> None:
+        if lanes is not None:
+            options["lanes"] = lanes
+        try:
+            self.settings = Settings(**options)
+        except TypeError as problem:
+            raise ConfigurationError(f"Runner: {problem}") from None
+        self.app, self.incarnation_id = app, str(uuid.uuid4())
+        self.label = label or f"{socket.gethostname()}:{os.getpid()}"
+        self._engine = _engine(app.engine, sum(self.settings.lanes.values()))
+        around = app.surroundings
+        self._deliverer = Deliverer(self._engine, around, app.actors, app.limits.execution, self.settings.ride, self.settings.max_backoff)
+        self.relay = Relay(self._engine, around.statements, self._deliverer, lambda: list(app.actors), self.settings, self.lease, self.wake)
+        self._loop = Loop("akter-relay", self.relay.wait)
+        self._presence = Loop("akter-heartbeat", self._beat)
+        self._listener = Listener(self._engine, around.statements, self.wake) if self.settings.listen else None
+        self._pid, self._report = os.getpid(), None
+        self._lock, self._stopped = threading.Lock(), threading.Event()
+        self._arrived = False
+
+    _report: Report | None
+
+    @property
+    def lease(self) -> float:
+        """Seconds that a claimed row is this runner's: longer than the longest turn of any registered type."""
+        if self.settings.claim_lease is not None:
+            return self.settings.claim_lease
+        limits = self.app.limits
+        longest = max(
+            (member.mark.timeout or limits.execution for known in self.app.actors.values() for member in known.members.values()),
+            default=limits.execution,
+        )
+        return max(LEAST_LEASE, longest + limits.lock + 5.0)
+
+    def start(self) -> Runner:
+        """Check the schema and start the threads; raises `SchemaError`, and `AkterError` after a stop."""
+        self._check_process()
+        if self._stopped.is_set():
+            raise AkterError("this Runner was stopped: make another one")
+        self.app.verify()
+        self.app.wakes.add(self.wake)
+        self._loop.start()
+        self._presence.start()
+        if self._listener is not None:
+            self._listener.loop.start()
+        atexit.register(_stop_at_exit, weakref.ref(self))
+        logger.info("runner.started", extra={"akter_runner": self.incarnation_id, "akter_label": self.label})
+        return self
+
+    def wake(self) -> None:
+        """Look for due work now."""
+        self._loop.wake()
+
+    def wait(self, seconds: float | None = None) -> bool:
+        """Wait until the runner is stopped; returns whether it is."""
+        end = None if seconds is None else time.monotonic() + seconds
+        while not self._stopped.wait(0.5 if end is None else max(0.0, min(0.5, end - time.monotonic()))):
+            if end is not None and time.monotonic() >= end:
+                return False
+        return True
+
+    def drain(self, seconds: float = 300.0) -> None:
+        """Deliver until nothing is due and nothing runs, in this thread's time; works whether or not the runner was started."""
+        self._check_process()
+        self.app.verify()
+        self.relay.drain(seconds)
+
+    def stop(self, grace: float = 10.0) -> Report:
+        """Stop claiming, give back what was not begun, finish what runs within `grace` seconds, and report what was left.
+
+        A second call returns the first one's report.
+        """
+        with self._lock:
+            if self._report is None:
+                self._report = self._stop(grace)
+            return self._report
+
+    def _stop(self, grace: float) -> Report:
+        end = time.monotonic() + grace
+        if os.getpid() != self._pid:
+            return Report(True, 0, 0, 0, 0, ())
+        self.app.wakes.remove(self.wake)
+        self._loop.stop()
+        released = self.relay.stop_claiming()
+        self._loop.join(max(1.0, end - time.monotonic()))
+        if self._listener is not None:
+            self._listener.loop.stop()
+        for lane in self.relay.lanes.values():
+            lane.wait_idle(max(0.0, end - time.monotonic()))
+        left = tuple(self.relay.held())
+        self.relay.close()
+        # The sign of life ends last: while something runs, others must see who runs it.
+        self._presence.stop()
+        self._presence.join(2.0)
+        self._leave()
+        if self._listener is not None and self._listener.loop.join(2.0):
+            self._listener.disconnect()
+        self._engine.dispose()
+        self._stopped.set()
+        counts = self._deliverer.counts
+        report = Report(not left, counts.delivered, counts.retried, counts.parked, released, left)
+        logger.info("runner.stopped", extra={"akter_runner": self.incarnation_id, "akter_left": list(left), "akter_released": released})
+        return report
+
+    def _beat(self) -> float:
+        idle = self._loop.passed_at
+        idle_ms = int((time.monotonic() - idle) * 1000) if idle is not None else 0
+        with self._engine.begin() as connection:
+            translated = connection.execution_options(schema_translate_map={SCHEMA: self.app.schema})
+            if not self._arrived or not presence.beat(translated, self.incarnation_id, idle_ms, self._loop.failures > 0):
+                types = sorted(self.app.actors)
+                presence.arrive(translated, self.incarnation_id, self.label, akter.__version__, types, self.settings.lanes)
+                self._arrived = True
+        return self.settings.heartbeat
+
+    def _leave(self) -> None:
+        if self._arrived:
+            with contextlib.suppress(sqlalchemy.exc.SQLAlchemyError), self._engine.begin() as connection:
+                translated = connection.execution_options(schema_translate_map={SCHEMA: self.app.schema})
+                presence.leave(translated, self.incarnation_id)
+
+    @property
+    def failed(self) -> bool:
+        """Whether a part of it cannot do its work now."""
+        loops = [self._loop, self._presence]
+        return any(loop.failures > 0 or not loop.alive for loop in loops) and not self._stopped.is_set()
+
+    def _check_process(self) -> None:
+        if os.getpid() != self._pid:
+            raise AkterError("this Runner was made before a fork: make and start it in the child, as in gunicorn's post_fork hook")
+
+    def __enter__(self) -> Runner:
+        return self.start()
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+
+def _engine(given: Engine, seats: int) -> Engine:
+    """An engine like the application's with a pool of its own, so that relay and application never starve each other."""
+    pool = given.pool.recreate()
+    needed = seats + 2
+    if isinstance(pool, QueuePool):
+        room = pool.size() + max(0, pool._max_overflow)
+        if pool._max_overflow >= 0 and room < min(needed, 4):
+            raise ConfigurationError(
+                f"Runner: the engine's pool holds {room} connections and the relay needs at least 4: make pool_size larger"
+            )
+    return Engine(pool, given.dialect, given.url, hide_parameters=given.hide_parameters)
+
+
+def _stop_at_exit(runner: weakref.ref[Runner]) -> None:
+    if (found := runner()) is not None:
+        found.stop(grace=2.0)

@@ -1,0 +1,54 @@
+"""How a runner runs, checked when it is made."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from akter.errors import ConfigurationError
+
+FAMILIES = ("intents", "jobs", "feed", "control", "subscription")
+"""The work families; each has seats of its own, so none ever waits for another's."""
+
+MAX_SECONDS = 2_147_483.647
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """`lanes`: seats per family. `poll`: seconds between passes without a wake-up. `claim_lease`: seconds a claimed row is this runner's,
+    by default as long as the longest turn may take. `max_backoff`: the longest wait of a failing row, in seconds. `pass_limit`: rows a
+    pass takes at most. `group`: messages delivered in one transaction. `listen`: wait for hints of other processes. `ride`: delete a
+    delivered row in its receiver's commit instead of after it. `heartbeat`: seconds between signs of life.
+    `ranges`: the buckets it claims from.
+    """
+
+    lanes: Mapping[str, int] = field(default_factory=lambda: {"intents": 16})
+    poll: float = 1.0
+    claim_lease: float | None = None
+    max_backoff: float = 256.0
+    pass_limit: int = 256
+    group: int = 32
+    listen: bool = True
+    ride: bool = True
+    heartbeat: float = 5.0
+    ranges: tuple[tuple[int, int], ...] = ((-128, 127),)
+
+    def __post_init__(self) -> None:
+        for family, seats in self.lanes.items():
+            if family not in FAMILIES:
+                raise ConfigurationError(f"Runner: there is no family {family!r}; the families are {', '.join(FAMILIES)}")
+            _count(f"lanes[{family!r}]", seats, 1, 1_000_000)
+        _count("pass_limit", self.pass_limit, 1, 1_000_000)
+        _count("group", self.group, 1, 32)
+        for name in ("poll", "claim_lease", "max_backoff", "heartbeat"):
+            value = getattr(self, name)
+            if value is not None and not 0.001 <= value <= MAX_SECONDS:
+                raise ConfigurationError(f"Runner: {name} is seconds between 0.001 and {MAX_SECONDS}, not {value!r}")
+        for first, last in self.ranges:
+            if not -128 <= first <= last <= 127:
+                raise ConfigurationError("Runner: ranges are pairs of buckets within -128 to 127, the first not above the last")
+
+
+def _count(name: str, value: object, least: int, most: int) -> None:
+    if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
+        raise ConfigurationError(f"Runner: {name} is a whole number from {least} to {most}, not {value!r}")
