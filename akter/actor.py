@@ -87,6 +87,8 @@ class Actor(_Placed, metaclass=ActorType):
         ) -> None: ...
 
     def __init__(self, **state: Any) -> None:
+        if type(self) is Actor:
+            raise TypeError("Actor is what actors are made from: subclass it")
         where, definition = plain_address(type(self), "under-test"), type(self).__akter__
         if unknown := set(state) - definition.fields:
             raise TypeError(f"{type(self).__name__}() has no state field {min(unknown)!r}")

@@ -8,7 +8,7 @@ import math
 import re
 from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, TypeVar, get_origin
 
 import msgspec
 from msgspec import inspect as shapes
@@ -157,7 +157,8 @@ def _name(shape: shapes.Type) -> str:
 
 def _is_mutable(shape: shapes.Type) -> bool:
     if isinstance(shape, shapes.StructType):
-        return not shape.cls.__struct_config__.frozen
+        kind: Any = get_origin(shape.cls) or shape.cls
+        return not kind.__struct_config__.frozen
     return isinstance(shape, _MUTABLE)
 
 

@@ -13,7 +13,7 @@ from akter import annotation
 from akter.caller import Policy
 from akter.codec import Codec, Upcast, check_defaults, upcast
 from akter.command import MARK, Command, Mark
-from akter.errors import DeclarationError
+from akter.errors import DeclarationError, PayloadInvalid
 from akter.identity import Placement
 from akter.job import Cancellation, DeadLetter, Job
 from akter.payload import default_of
@@ -72,7 +72,10 @@ class Definition:
         check_defaults(self.state, kind.__name__)
         remedy = ": store less, or declare max_state_bytes= on the class"
         self.codec: Codec[Any] = Codec(self.state, f"the state of {kind.__name__}", options.max_state_bytes, remedy)
-        self.codec.encode(self.state())
+        try:
+            self.codec.encode(self.state())
+        except PayloadInvalid as problem:
+            raise DeclarationError(f"{kind.__name__}: its defaults do not fit: {problem}") from problem
         self._names = self.state.__struct_fields__
         self._migrations = len(options.migrations)
         self.fields = frozenset(self._names)
