@@ -90,14 +90,14 @@ class Turns:
 
     def comparisons(self) -> list[Comparison]:
         """Everything that is measured, each beside its references."""
-        turn = self._threads(self._turn)
+        turn = self._threads(self.turn)
         seven = (BEGIN, LOCK, READ, *OWN_SQL, WRITE, COMMIT)
         return [
-            Comparison("turns, 1 thread", self._threads(self._turn), {"pgbench, 1 client": self._pgbench(TURN, 1)}),
-            Comparison("turns, 8 threads", self._threads(self._turn, 8), {"pgbench, 8 clients": self._pgbench(TURN, 8)}),
+            Comparison("turns, 1 thread", self._threads(self.turn), {"pgbench, 1 client": self._pgbench(TURN, 1)}),
+            Comparison("turns, 8 threads", self._threads(self.turn, 8), {"pgbench, 8 clients": self._pgbench(TURN, 8)}),
             Comparison(
                 "turns, 32 threads",
-                self._threads(self._turn, 32),
+                self._threads(self.turn, 32),
                 {"pgbench, 8 clients": self._pgbench(TURN, 8), "pgbench, 32 clients": self._pgbench(TURN, 32)},
             ),
             Comparison(
@@ -120,7 +120,8 @@ class Turns:
     def _pgbench(self, statements: tuple[str, ...], clients: int, hot: bool = False) -> Measured:
         return lambda: self.pgbench.run(statements, self._hot if hot else self._all, clients)
 
-    def _turn(self, thread: int) -> Callable[[], object]:
+    def turn(self, thread: int) -> Callable[[], object]:
+        """What a thread repeats: a turn of an actor chosen at random."""
         app, choose = self._app, random.Random(thread).randrange
         return lambda: app.actor(Counter, str(choose(KEYS))).increment()
 
