@@ -9,15 +9,15 @@ import time
 import uuid
 import warnings
 import weakref
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
 from datetime import timedelta
-from typing import Any, TypeVar, cast
+from typing import Any, ParamSpec, TypeVar, cast
 
 from sqlalchemy import Connection, Engine
 from sqlalchemy.engine import URL
 
-from akter import outcome
+from akter import intent, outcome, within
 from akter.actor import Actor, locate
 from akter.call import Call
 from akter.caller import Access, Caller, Policy, allowed, may_read
@@ -32,6 +32,7 @@ from akter.errors import (
     DeclarationError,
     InsideTurn,
     InvalidCommandId,
+    OutcomeUnknown,
     PayloadInvalid,
     Unauthorized,
     Unavailable,
@@ -43,14 +44,16 @@ from akter.hint import Wakes
 from akter.identity import Address, CommandId, check_admissible, check_name, is_minted, own_id
 from akter.member import Surroundings
 from akter.query import Queries
-from akter.store import deployment, failure, reading
+from akter.store import deployment, failure, outbox, reading
 from akter.store.deployment import Deployment, Placed
 from akter.store.flight import Line, Lost, StatementFailed
-from akter.store.rows import key
+from akter.store.rows import key, parameters
 from akter.store.wire import Statements, Wire
 from akter.tables import SCHEMA
+from akter.within import Lent, Staging
 
 A = TypeVar("A", bound=Actor)
+P = ParamSpec("P")
 
 DAY_MS = 86_400_000
 
@@ -171,6 +174,54 @@ class Akter:
             except (StatementFailed, Lost) as problem:
                 raise Unavailable(f"the receipt cannot be read now: {problem}") from problem
         return rows[0] if rows else None
+
+    def send(self, command: Callable[P, Any], *args: P.args, **kwargs: P.kwargs) -> str:
+        """Send a message to `app.actor(Kind, id).command`, durably, in a transaction of its own; returns the intent's id.
+
+        A runner delivers it. `outcome` reads what became of it. Raises `Unavailable` when it could not be written, `OutcomeUnknown` when
+        that is not known; under a `command_id` it may simply be sent again.
+        """
+        self._outside()
+        self._join()
+        written, shown = within.row(self, intent.AT_ONCE, command, args, dict(kwargs))
+        line = Line(self._statements.get(outbox.stage), parameters("stage_", [written], True))
+        with self._wire() as wire:
+            try:
+                wire.fly([line], self.limits.execution)
+            except StatementFailed as failed:
+                raise failure.of_statement(failed.error, shown, self.schema) from failed.error
+            except Lost as lost:
+                raise OutcomeUnknown(command_id=shown) from lost
+        self.wakes()
+        return shown
+
+    def within(self, connection: Any) -> Staging:
+        """Send messages in a transaction of your own: `app.within(connection).send(...)` commits or vanishes with it.
+
+        `connection` is a SQLAlchemy Connection or Session, a psycopg connection, or Django's connection. Raises `DeploymentMismatch` for
+        one of another database.
+        """
+        self._outside()
+        self._join()
+        assert self._joined is not None
+        return Staging(self, Lent(connection, self.schema, self._joined.id, self.wakes))
+
+    def next_id(self, delay_ms: int, due_at_ms: int | None) -> tuple[str, str]:
+        """The id of a message from outside, as it is stored and as its sender knows it; what `send` and `within` use."""
+        around = ambient(self)
+        if around.given is not None:
+            given = around.given.take()
+            return (str(given.id),) * 2 if isinstance(given.id, CommandId) else (self._own(around.caller, given.id, given.scope), given.id)
+        now = self._now_ms()
+        due = max(now, due_at_ms if due_at_ms is not None else now + delay_ms)
+        minted = str(CommandId(now, due + self.retry_window_ms, uuid.uuid4()))
+        return minted, minted
+
+    def _outside(self) -> None:
+        if running.get() is not None:
+            problem = InsideTurn("inside a turn, messages are sent with self.send(...), and commit with the turn")
+            poison_running(problem)
+            raise problem
 
     def migrate(self, revision: str = "head") -> None:
         """Create or upgrade akter's schema, as `akter migrate` does."""

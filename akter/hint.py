@@ -27,6 +27,8 @@ logger = logging.getLogger("akter.hint")
 _REST = 0.002
 """Seconds between two hints of a process: what is committed meanwhile shares the next one."""
 _TRY_AGAIN = 1.0
+_A_MOMENT = 0.02
+"""Seconds that a commit may take between SQLAlchemy's event, which comes before it, and the wake-up."""
 
 
 class Wakes:
@@ -35,9 +37,9 @@ class Wakes:
     def __init__(self, engine: Engine, statements: Statements, hint: bool) -> None:
         self._engine, self._statements, self._hint = engine, statements, hint
         self._local: list[Callable[[], None]] = []
-        self._due, self._closed = threading.Event(), False
+        self._due, self._closed, self._later = threading.Event(), False, False
         self._thread: threading.Thread | None = None
-        self._lock = threading.Lock()
+        self._lock, self._rest = threading.Lock(), threading.Event()
 
     def add(self, wake: Callable[[], None]) -> None:
         """Wake a runner of this process too."""
@@ -58,6 +60,13 @@ class Wakes:
             if self._thread is None:
                 self._start()
 
+    def soon(self) -> None:
+        """Something will be due a moment from now: the application's transaction is about to commit."""
+        self._later = True
+        self._due.set()
+        if self._thread is None:
+            self._start()
+
     def _start(self) -> None:
         with self._lock:
             if self._thread is None and not self._closed:
@@ -70,6 +79,7 @@ class Wakes:
         with self._lock:
             thread, self._closed = self._thread, True
         self._due.set()
+        self._rest.set()
         if thread is not None and thread is not threading.current_thread():
             thread.join(2.0)
 
@@ -81,6 +91,13 @@ class Wakes:
             if not self._due.wait(60.0):
                 continue
             self._due.clear()
+            if self._later:
+                self._later = False
+                self._rest.wait(_A_MOMENT)
+                for wake in self._local:
+                    wake()
+            if not self._hint:
+                continue
             try:
                 if connection is None or connection.closed:
                     connection = apart.connect(self._engine)
@@ -91,9 +108,9 @@ class Wakes:
                     with contextlib.suppress(psycopg.Error):
                         connection.close()
                     connection = None
-                threading.Event().wait(_TRY_AGAIN)
+                self._rest.wait(_TRY_AGAIN)
             else:
-                threading.Event().wait(_REST)
+                self._rest.wait(_REST)
         if connection is not None:
             with contextlib.suppress(psycopg.Error):
                 connection.close()
