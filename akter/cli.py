@@ -18,7 +18,7 @@ from sqlalchemy.exc import DBAPIError
 import akter
 from akter.errors import AkterError, ConfigurationError
 
-ELSEWHERE: dict[str, str] = {}
+ELSEWHERE = {"demo": "akter.examples.ledger.demo:demo"}
 """Commands in other modules: name to "module:attribute"."""
 
 
