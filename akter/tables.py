@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from sqlalchemy import (
+    ARRAY,
     DDL,
     BigInteger,
     Boolean,
@@ -229,4 +230,51 @@ events = Table(
     CheckConstraint("sequence > 0", name="actor_events_sequence"),
     Index("actor_events_emitted", "actor_type", "emitted_at_ms"),
     comment="akter: committed facts of each actor, numbered without gaps",
+)
+
+runners = Table(
+    "actor_runners",
+    metadata,
+    Column("incarnation_id", Text, nullable=False),
+    Column("label", Text, nullable=False),
+    Column("library", Text, nullable=False),
+    Column("types", ARRAY(Text), nullable=False),
+    Column("lanes", Json, nullable=False),
+    Column("started_at_ms", BigInteger, nullable=False),
+    Column("heartbeat_at_ms", BigInteger, nullable=False),
+    Column("passed_at_ms", BigInteger),
+    Column("stopping", Boolean, nullable=False, server_default=text("false")),
+    _key("actor_runners", "incarnation_id"),
+    comment="akter: who runs a Runner; an id is random per start, labels are labels",
+)
+
+pauses = Table(
+    "actor_pauses",
+    metadata,
+    Column("family", Text, nullable=False),
+    Column("target", Text, nullable=False, server_default=text("''")),
+    Column("reason", Text, nullable=False, server_default=text("''")),
+    Column("paused_at_ms", BigInteger, nullable=False),
+    _key("actor_pauses", "family", "target"),
+    CheckConstraint("family IN ('intents', 'jobs', 'feed', 'control', 'subscription')", name="actor_pauses_family"),
+    comment="akter: families of work, or types within one, that no runner claims now; an empty target is the whole family",
+)
+
+operator_audit = Table(
+    "actor_operator_audit",
+    metadata,
+    Column("bucket", Integer, nullable=False),
+    Column("audit_id", Text, nullable=False, server_default=text("gen_random_uuid()::text")),
+    Column("at_ms", BigInteger, nullable=False),
+    Column("operator", Text, nullable=False),
+    Column("action", Text, nullable=False),
+    Column("tenant_id", Text),
+    Column("actor_type", Text),
+    Column("actor_id", Text),
+    Column("target", Text, nullable=False),
+    Column("reason", Text, nullable=False, server_default=text("''")),
+    Column("outcome", Json, nullable=False),
+    _key("actor_operator_audit", "bucket", "audit_id"),
+    Index("actor_operator_audit_at", "at_ms"),
+    comment="akter: what operators did, written with what they did; never pruned",
 )
