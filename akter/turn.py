@@ -89,10 +89,11 @@ class Turn:
         """Write what the members leave, and `settle`, and commit; returns the database's time, in milliseconds."""
         first = members[0]
         get = self._around.statements.get
-        lines = [Line(get(statements.settings), self._limits())]
-        if first.refused and first.capability.sql is not None:
-            lines.append(BACK_TO_SAVEPOINT)
-        lines.append(self._write(members))
+        if self._wire.broken:
+            raise Unavailable("the database connection was lost before the commit", command_id=first.call.id)
+        # Back first: a handler that turned an error of its own SQL into a rejection left the transaction aborted.
+        lines = [BACK_TO_SAVEPOINT] if first.refused and first.capability.sql is not None else []
+        lines += [Line(get(statements.settings), self._limits()), self._write(members)]
         for member in members:
             lines += member.requests()
         lines += [*settle, _COMMIT]

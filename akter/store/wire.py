@@ -131,6 +131,11 @@ class Wire:
         return self._link.pooled
 
     @property
+    def broken(self) -> bool:
+        """Whether the connection is known to be gone."""
+        return self.connection.closed or self.connection.invalidated or self._driver.closed
+
+    @property
     def in_transaction(self) -> bool:
         """Whether the server is in a transaction that has not failed."""
         return self._driver.pgconn.transaction_status == psycopg.pq.TransactionStatus.INTRANS
