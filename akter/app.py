@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import threading
-import time
 import uuid
 import warnings
 import weakref
@@ -14,38 +12,34 @@ from contextlib import AbstractContextManager
 from datetime import timedelta
 from typing import Any, ParamSpec, TypeVar, cast
 
-from sqlalchemy import Connection, Engine
+from sqlalchemy import Engine
 from sqlalchemy.engine import URL
 
-from akter import intent, outcome, within
+from akter import intent, outcome, registry, within
 from akter.actor import Actor, locate
 from akter.call import Call
 from akter.caller import Access, Caller, Policy, allowed, may_read
 from akter.capability import poison_running
-from akter.clock import Clock
 from akter.context import GivenId, ambient, running, surround
-from akter.definition import Definition
-from akter.delivery import Delivery, Limits
+from akter.delivery import Delivery
 from akter.engine import engine_for, seats
 from akter.errors import (
-    ConfigurationError,
-    DeclarationError,
     InsideTurn,
     InvalidCommandId,
     OutcomeUnknown,
     PayloadInvalid,
     Unauthorized,
     Unavailable,
-    UnknownActor,
 )
 from akter.fault import Faults
 from akter.handle import Handle, Member
 from akter.hint import Wakes
-from akter.identity import Address, CommandId, check_admissible, check_name, is_minted, own_id
+from akter.identity import Address, CommandId, check_admissible, check_name, is_minted, new_id, own_id
+from akter.joining import Joining
+from akter.limits import Limits, window_ms
 from akter.member import Surroundings
 from akter.query import Queries
-from akter.store import deployment, failure, outbox, reading
-from akter.store.deployment import Deployment, Placed
+from akter.store import failure, outbox, reading
 from akter.store.flight import Line, Lost, StatementFailed
 from akter.store.rows import key, parameters
 from akter.store.wire import Statements, Wire
@@ -84,22 +78,25 @@ class Akter:
     ) -> None:
         self.engine, self._made_engine = engine_for(target)
         self.schema, self.authorize = schema, authorize
-        self.actors = _registry(actors)
-        self.max_payload_bytes = _size(max_payload_bytes)
-        self.limits = _limits(execution, delivery, lock)
-        self.retry_window_ms = _window(retry_window)
+        self.actors = registry.register(actors)
+        self.limits = Limits(
+            execution=execution,
+            delivery=delivery,
+            lock=lock,
+            max_payload_bytes=max_payload_bytes,
+            retry_window_ms=window_ms(retry_window),
+        )
+        self.max_payload_bytes = max_payload_bytes
         self.faults, self._hint = Faults(), hint
         self._begin()
         _alive.add(self)
 
     def _begin(self) -> None:
-        self._joined: Deployment | None = None
-        self._clock = Clock(0)
-        self._joining = threading.Lock()
         self._statements = Statements(self.schema)
+        self._joining = Joining(self.engine, self._statements, self.limits.retry_window_ms, registry.placed(self.actors))
         self.wakes = Wakes(self.engine, self._statements, self._hint)
         self.surroundings = Surroundings(
-            self._statements, self.faults, self.limits.lock, self.retry_window_ms, self.max_payload_bytes, self.wakes
+            self._statements, self.faults, self.limits.lock, self.limits.retry_window_ms, self.max_payload_bytes, self.wakes
         )
         self._turns = Delivery(self.engine, self.surroundings, self.limits, seats(self.engine))
         self._queries = Queries(self.engine, self._statements, self.limits.execution)
@@ -110,12 +107,12 @@ class Akter:
         Raises `UnknownActor` for a class that is not registered and `PayloadInvalid` for an id that cannot be stored.
         """
         around = ambient(self)
-        definition = self._definition(kind)
+        definition = registry.known(self.actors, kind)
         return cast(A, Handle(definition, locate(kind, around.tenant, id), self, around.caller))
 
     def new(self, kind: type[A]) -> A:
         """A handle of an actor with a new random id, which sorts by time."""
-        return self.actor(kind, str(_uuid7()))
+        return self.actor(kind, new_id())
 
     def command_id(self, id: str | CommandId, *, scope: str | None = None) -> AbstractContextManager[None]:
         """Give the one command in this block an id, so that repeating it later returns the first answer instead of running again.
@@ -144,7 +141,7 @@ class Akter:
 
     def mint_command_id(self) -> CommandId:
         """A new command id, to be saved before the first try; raises `Unavailable` when the database has never been reached."""
-        return CommandId.mint(self._now_ms(), self.retry_window_ms)
+        return CommandId.mint(self._joining.now_ms(), self.limits.retry_window_ms)
 
     def outcome(self, handle: Actor, id: str | CommandId, *, scope: str | None = None) -> Any:
         """What a command answered under this id: returned, or raised when it was a rejection; `LookupError` when there is no receipt.
@@ -153,7 +150,7 @@ class Akter:
         """
         where = cast(Handle, handle)
         caller = where._caller or ambient(self).caller
-        self._join()
+        self._joining.join()
         stored = [str(id)] if isinstance(id, CommandId) else [self._own(caller, id, scope), *([id] if is_minted(id) else [])]
         for command_id in stored:
             if (found := self._receipt(where._address, command_id)) is None:
@@ -182,7 +179,7 @@ class Akter:
         that is not known; under a `command_id` it may simply be sent again.
         """
         self._outside()
-        self._join()
+        self._joining.join()
         written, shown = within.row(self, intent.AT_ONCE, command, args, dict(kwargs))
         line = Line(self._statements.get(outbox.stage), parameters("stage_", [written], True))
         with self._wire() as wire:
@@ -202,9 +199,7 @@ class Akter:
         one of another database.
         """
         self._outside()
-        self._join()
-        assert self._joined is not None
-        return Staging(self, Lent(connection, self.schema, self._joined.id, self.wakes))
+        return Staging(self, Lent(connection, self.schema, self._joining.join().id, self.wakes))
 
     def next_id(self, delay_ms: int, due_at_ms: int | None) -> tuple[str, str]:
         """The id of a message from outside, as it is stored and as its sender knows it; what `send` and `within` use."""
@@ -212,9 +207,9 @@ class Akter:
         if around.given is not None:
             given = around.given.take()
             return (str(given.id),) * 2 if isinstance(given.id, CommandId) else (self._own(around.caller, given.id, given.scope), given.id)
-        now = self._now_ms()
+        now = self._joining.now_ms()
         due = max(now, due_at_ms if due_at_ms is not None else now + delay_ms)
-        minted = str(CommandId(now, due + self.retry_window_ms, uuid.uuid4()))
+        minted = str(CommandId(now, due + self.limits.retry_window_ms, uuid.uuid4()))
         return minted, minted
 
     def _outside(self) -> None:
@@ -231,12 +226,11 @@ class Akter:
 
     def verify(self) -> None:
         """Check the schema and this process's settings now, as the first call would; raises `SchemaError`."""
-        self._join()
+        self._joining.join()
 
     def clock_moved(self, by_ms: int) -> None:
         """Carry on the clock's estimate after a test moved the database's clock."""
-        if (now := self._clock.now_ms()) is not None:
-            self._clock.set(now + by_ms)
+        self._joining.moved(by_ms)
 
     def close(self) -> None:
         """Close the connections of an engine that akter made; an engine of yours is left alone."""
@@ -270,7 +264,7 @@ class Akter:
         around = ambient(self)
         caller = handle._caller or around.caller
         self._authorize(member, caller)
-        self._join()
+        self._joining.join()
         try:
             if command.mark.kind == "query":
                 result = self._queries.run(handle._definition, command, handle._address, arguments)
@@ -289,7 +283,7 @@ class Akter:
             minted = self.mint_command_id()
         elif isinstance(given.take().id, CommandId):
             minted = cast(CommandId, given.id)
-            check_admissible(minted, self.retry_window_ms, minted.issued_at_ms)
+            check_admissible(minted, self.limits.retry_window_ms, minted.issued_at_ms)
         id = str(minted) if minted is not None or given is None else self._own(caller, cast(str, given.id), given.scope)
         command = member.command
         return Call(
@@ -315,50 +309,6 @@ class Akter:
         if not allowed(asked, definition.options.access, self.authorize):
             raise Unauthorized(f"{type(caller).__name__} may not call {command.where}")
 
-    def _definition(self, kind: type[Actor]) -> Definition:
-        definition = getattr(kind, "__akter__", None)
-        if not isinstance(definition, Definition):
-            raise TypeError("actor(...) takes an Actor subclass and an id")
-        if self.actors.get(definition.name) is not definition:
-            raise UnknownActor(f"{kind.__name__} is not registered with this Akter: add it to actors=[...]")
-        return definition
-
-    def _now_ms(self) -> int:
-        self._join()
-        now = self._clock.now_ms()
-        if now is None:
-            self._joined = None
-            self._join()
-            now = self._clock.now_ms()
-        return now if now is not None else int(time.time() * 1000)
-
-    def _join(self) -> None:
-        if self._joined is not None:
-            return
-        with self._joining:
-            if self._joined is None:
-                self._joined = self._verified()
-                self._clock.set(self._joined.now_ms)
-
-    def _verified(self) -> Deployment:
-        from akter import schema
-
-        types = [
-            Placed(definition.name, definition.aliases, definition.options.placement)
-            for name, definition in self.actors.items()
-            if name == definition.name
-        ]
-        with self._wire() as wire:
-            connection: Connection = wire.connection.execution_options(schema_translate_map={SCHEMA: self.schema})
-            try:
-                with connection.begin():
-                    schema.verify(connection, schema=self.schema)
-                    return deployment.join(connection, self.retry_window_ms, types)
-            except Exception as problem:
-                for error in failure.driver_errors(problem):
-                    raise failure.of_statement(error, "", self.schema) from problem
-                raise
-
     def _wire(self) -> Wire:
         return Wire(self.engine, self._statements)
 
@@ -374,48 +324,6 @@ def _after_fork_in_child() -> None:
 
 
 os.register_at_fork(after_in_child=_after_fork_in_child)
-
-
-def _registry(actors: Iterable[type[Actor]]) -> dict[str, Definition]:
-    found: dict[str, Definition] = {}
-    for kind in actors:
-        definition = getattr(kind, "__akter__", None)
-        if not isinstance(definition, Definition):
-            raise DeclarationError(f"actors=[...] takes Actor subclasses, and {kind!r} is none")
-        for name in (definition.name, *definition.aliases):
-            if found.setdefault(name, definition) is not definition:
-                other = found[name].kind
-                raise DeclarationError(
-                    f"{kind.__module__}.{kind.__name__} and {other.__module__}.{other.__name__} are both called {name!r}: "
-                    "give one of them another name= in its class statement"
-                )
-    return found
-
-
-def _limits(execution: float, delivery: float, lock: float) -> Limits:
-    for name, value in (("execution", execution), ("delivery", delivery), ("lock", lock)):
-        if not 0.001 <= value <= 2_147_483.0:
-            raise ConfigurationError(f"Akter: {name} is seconds between 0.001 and 2147483, not {value!r}")
-    return Limits(execution=execution, delivery=delivery, lock=lock)
-
-
-def _size(size: int) -> int:
-    if isinstance(size, bool) or not 1 <= size <= 256 * 1024 * 1024:
-        raise ConfigurationError("Akter: max_payload_bytes is a number of bytes from 1 to 268435456")
-    return size
-
-
-def _window(window: timedelta) -> int:
-    milliseconds = window // timedelta(milliseconds=1)
-    if not 1 <= milliseconds <= 30 * DAY_MS:
-        raise ConfigurationError("Akter: retry_window is from one millisecond to 30 days")
-    return milliseconds
-
-
-def _uuid7() -> uuid.UUID:
-    now = int(time.time() * 1000)
-    rest = uuid.uuid4().int & ((1 << 74) - 1)
-    return uuid.UUID(int=now << 80 | 0x7 << 76 | (rest >> 62) << 64 | 0b10 << 62 | rest & ((1 << 62) - 1))
 
 
 def _warn_in_event_loop(where: str) -> None:

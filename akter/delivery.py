@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from dataclasses import dataclass
 from typing import Any
 
 from sqlalchemy import Engine
@@ -15,6 +14,7 @@ from akter.call import Call
 from akter.capability import left
 from akter.errors import OutcomeUnknown, Unavailable
 from akter.fault import Crashed
+from akter.limits import Limits
 from akter.member import Surroundings
 from akter.store.wire import Wire
 from akter.turn import Turn
@@ -22,15 +22,6 @@ from akter.turn import Turn
 logger = logging.getLogger("akter.turn")
 
 _FIRST_WAIT = 0.05
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
-    """Seconds: a handler's execution, a call with its retries, one wait for the actor's lock."""
-
-    execution: float = 10.0
-    delivery: float = 30.0
-    lock: float = 2.0
 
 
 class Delivery:

@@ -37,7 +37,7 @@ P = ParamSpec("P")
 OUTSIDE = "$outside"
 """The sender of what no turn sent; it is no actor, and has no row."""
 
-_DIALECT = dialects.dialect()
+_DIALECT = dialects.dialect()  # type: ignore[no-untyped-call]
 
 
 class Door(Protocol):
@@ -52,7 +52,10 @@ class Door(Protocol):
 
 
 def row(door: Door, when: When, command: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[dict[str, Any], str]:
-    """The outbox row of a message from outside, and its id as the caller knows it; raises `TypeError` and `PayloadInvalid` for what cannot be sent."""
+    """The outbox row of a message from outside, and its id as the caller knows it.
+
+    Raises `TypeError` and `PayloadInvalid` for what cannot be sent.
+    """
     if when.key is not None:
         raise PayloadInvalid("a key belongs to the actor that sends: give keys inside a turn, where `self.cancel(key)` can take them back")
     target, found = target_of(command)
@@ -174,7 +177,8 @@ class Lent:
     def _through_cursor(self, statement: Select[Any], values: dict[str, Any]) -> list[Any]:
         translated = {SCHEMA: self._schema}
         compiled = statement.compile(dialect=_DIALECT, schema_translate_map=translated, compile_kwargs={}, render_schema_translate=True)
-        with self._connection.cursor() as cursor:
+        cursors: Any = self._connection
+        with cursors.cursor() as cursor:
             cursor.execute(str(compiled), {**compiled.params, **values})
             return list(cursor.fetchall())
 

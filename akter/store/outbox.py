@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from sqlalchemy import BigInteger, Integer, and_, case, delete, func, insert, literal_column, or_, select
+from sqlalchemy import BigInteger, Integer, and_, case, delete, func, literal_column, or_, select
+from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.sql.expression import Select
 
 from akter.store.clock import now_ms
@@ -36,8 +37,10 @@ def stage() -> Select[Any]:
     ready = case((rows.c.kind == literal_column("'job'"), due), else_=literal_column("NULL"))
     chosen = select(*(rows.c[name] for name in _STAGED), due, due, ready).select_from(rows.join(moment, literal_column("true")))
     columns = [*_STAGED, "due_at_ms", "scheduled_at_ms", "ready_at_ms"]
-    made = insert(outbox).from_select(columns, chosen).returning(outbox.c.bucket)
-    return select(func.count(type_=Integer())).select_from(made.cte("staged"))
+    made = insert(outbox).from_select(columns, chosen)
+    # The same id again is the same request, written by a caller who did not learn that the first one arrived.
+    once = made.on_conflict_do_nothing(index_elements=["bucket", "routing_key", "intent_id"]).returning(outbox.c.bucket)
+    return select(func.count(type_=Integer())).select_from(once.cte("staged"))
 
 
 def cancel() -> Select[Any]:

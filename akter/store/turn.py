@@ -74,10 +74,10 @@ def lock(many: bool) -> Select[Any]:
     keys = [rows.c[name] for name in IDENTITY]
     chosen = select(*keys).distinct().order_by(*keys) if many else select(*keys)
     made = insert(generations).from_select(list(IDENTITY), chosen)
-    made = made.on_conflict_do_update(
+    locked = made.on_conflict_do_update(
         index_elements=list(IDENTITY), set_={"generation": generations.c.generation}, where=false()
     ).returning(generations.c.bucket)
-    return select(func.count(type_=Integer())).select_from(made.cte("made"))
+    return select(func.count(type_=Integer())).select_from(locked.cte("made"))
 
 
 def read(many: bool) -> Select[Any]:

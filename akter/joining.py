@@ -1,0 +1,64 @@
+"""A process joins its deployment before its first call: the schema is checked, settings are compared, the clock is read."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Sequence
+
+from sqlalchemy import Connection, Engine
+
+from akter.clock import Clock
+from akter.store import deployment, failure
+from akter.store.deployment import Deployment, Placed
+from akter.store.wire import Statements, Wire
+from akter.tables import SCHEMA
+
+
+class Joining:
+    """Joins once, at the first call. It never migrates; what is missing is named with the command that makes it."""
+
+    def __init__(self, engine: Engine, statements: Statements, retry_window_ms: int, types: Sequence[Placed]) -> None:
+        self._engine, self._statements, self._window_ms, self._types = engine, statements, retry_window_ms, types
+        self._joined: Deployment | None = None
+        self._clock, self._lock = Clock(0), threading.Lock()
+
+    def join(self) -> Deployment:
+        """The deployment, after checking it the first time; raises `SchemaError`, `DeploymentMismatch` and `Unavailable`."""
+        found = self._joined
+        if found is None:
+            with self._lock:
+                if (found := self._joined) is None:
+                    found = self._joined = self._verified()
+                    self._clock.set(found.now_ms)
+        return found
+
+    def now_ms(self) -> int:
+        """The database's time in epoch milliseconds, from an estimate that is never ahead of it."""
+        self.join()
+        now = self._clock.now_ms()
+        if now is None:
+            self._joined = None
+            self.join()
+            now = self._clock.now_ms()
+        return now if now is not None else int(time.time() * 1000)
+
+    def moved(self, by_ms: int) -> None:
+        """Carry on the estimate after a test moved the database's clock."""
+        if (now := self._clock.now_ms()) is not None:
+            self._clock.set(now + by_ms)
+
+    def _verified(self) -> Deployment:
+        from akter import schema
+
+        name = self._statements.schema
+        with Wire(self._engine, self._statements) as wire:
+            connection: Connection = wire.connection.execution_options(schema_translate_map={SCHEMA: name})
+            try:
+                with connection.begin():
+                    schema.verify(connection, schema=name)
+                    return deployment.join(connection, self._window_ms, self._types)
+            except Exception as problem:
+                for error in failure.driver_errors(problem):
+                    raise failure.of_statement(error, "", name) from problem
+                raise

@@ -1,0 +1,41 @@
+"""How long and how large: the limits of one Akter, checked when it is made."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import timedelta
+
+from akter.errors import ConfigurationError
+
+_MOST_SECONDS = 2_147_483.0
+_MOST_BYTES = 256 * 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """Seconds: a handler's execution, a call with its retries, one wait for the actor's lock. Bytes: arguments and result, each.
+
+    Milliseconds: how long a minted command id may be retried. Raises `ConfigurationError` for what is out of range.
+    """
+
+    execution: float = 10.0
+    delivery: float = 30.0
+    lock: float = 2.0
+    max_payload_bytes: int = 1_048_576
+    retry_window_ms: int = 86_400_000
+
+    def __post_init__(self) -> None:
+        for name in ("execution", "delivery", "lock"):
+            value = getattr(self, name)
+            if isinstance(value, bool) or not 0.001 <= value <= _MOST_SECONDS:
+                raise ConfigurationError(f"Akter: {name} is seconds between 0.001 and 2147483, not {value!r}")
+        if isinstance(self.max_payload_bytes, bool) or not 1 <= self.max_payload_bytes <= _MOST_BYTES:
+            raise ConfigurationError(f"Akter: max_payload_bytes is a number of bytes from 1 to {_MOST_BYTES}")
+
+
+def window_ms(window: timedelta) -> int:
+    """A retry window in milliseconds; raises `ConfigurationError` unless it is from one millisecond to 30 days."""
+    milliseconds = window // timedelta(milliseconds=1)
+    if not 1 <= milliseconds <= 30 * 86_400_000:
+        raise ConfigurationError("Akter: retry_window is from one millisecond to 30 days")
+    return milliseconds

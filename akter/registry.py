@@ -1,0 +1,46 @@
+"""The actor classes of one Akter, by every name that is stored of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from akter.actor import Actor
+from akter.definition import Definition
+from akter.errors import DeclarationError, UnknownActor
+from akter.store.deployment import Placed
+
+
+def register(actors: Iterable[type[Actor]]) -> dict[str, Definition]:
+    """The definitions by name and alias; raises `DeclarationError` for two classes of one name."""
+    found: dict[str, Definition] = {}
+    for kind in actors:
+        definition = getattr(kind, "__akter__", None)
+        if not isinstance(definition, Definition):
+            raise DeclarationError(f"actors=[...] takes Actor subclasses, and {kind!r} is none")
+        for name in (definition.name, *definition.aliases):
+            if found.setdefault(name, definition) is not definition:
+                other = found[name].kind
+                raise DeclarationError(
+                    f"{kind.__module__}.{kind.__name__} and {other.__module__}.{other.__name__} are both called {name!r}: "
+                    "give one of them another name= in its class statement"
+                )
+    return found
+
+
+def known(actors: dict[str, Definition], kind: type[Actor]) -> Definition:
+    """The definition of a registered class; raises `TypeError` for no actor and `UnknownActor` for one that is not registered."""
+    definition = getattr(kind, "__akter__", None)
+    if not isinstance(definition, Definition):
+        raise TypeError("actor(...) takes an Actor subclass and an id")
+    if actors.get(definition.name) is not definition:
+        raise UnknownActor(f"{kind.__name__} is not registered with this Akter: add it to actors=[...]")
+    return definition
+
+
+def placed(actors: dict[str, Definition]) -> list[Placed]:
+    """How the registered types are routed."""
+    return [
+        Placed(definition.name, definition.aliases, definition.options.placement)
+        for name, definition in actors.items()
+        if name == definition.name
+    ]
