@@ -25,6 +25,8 @@ _TICK = 1.0
 _CHECK = 15.0
 """Seconds of silence after which the listener sends itself a hint, to learn whether the connection still lives."""
 _ANSWER = 5.0
+_POOLED = 300.0
+"""Seconds until it is tried again whether a pooler still stands between."""
 
 
 class Listener:
@@ -53,6 +55,11 @@ class Listener:
         if connection is None:
             connection = apart.connect(self._engine)
             self._connection = connection
+            if connection.execute("SELECT pg_backend_pid()").fetchone() != (connection.info.backend_pid,):
+                # A pooler in transaction mode would listen on a connection that is somebody else's a moment later.
+                self.disconnect()
+                logger.info("listener.off", extra={"akter_reason": "a transaction pooler stands between: the poll alone finds the work"})
+                return _POOLED
             connection.execute(sql.SQL("LISTEN {}").format(sql.Identifier(self._channel)))
             self._heard, self._asked, self.connected_once = time.monotonic(), 0.0, True
             # Whatever was said while nobody listened is due already.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from akter.testing.child import child
 from akter.testing.faults import clear_faults, crash_next, pause_next
 from akter.testing.inspection import Inspection, Receipt, actor, inspect, outbox, receipts
-from akter.testing.time import advance
+from akter.testing.time import advance, settle
 
 __all__ = [
     "actor",
@@ -19,4 +19,5 @@ __all__ = [
     "clear_faults",
     "child",
     "advance",
+    "settle",
 ]
