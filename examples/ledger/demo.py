@@ -16,13 +16,14 @@ import click
 from sqlalchemy import text
 
 from akter import Akter, CommandConflict, embedded
-from akter.examples.ledger.accounts import ledger
-from akter.examples.ledger.audit import audit, receipts
-from akter.examples.ledger.transfers import BadFile, Book, read
-from akter.examples.ledger.work import Desk, Worker, halves, in_threads
+
+from .accounts import ledger
+from .audit import audit, receipts, strangers
+from .transfers import BadFile, Book, read
+from .work import Desk, Worker, halves, in_threads
 
 if TYPE_CHECKING:
-    from akter.examples.ledger.show import Show
+    from .show import Show
 
 FILE = Path(__file__).with_name("transfers.csv")
 
@@ -46,26 +47,32 @@ def demo(ctx: click.Context, file: Path, data: str | None, threads: int) -> None
     """
     if find_spec("rich") is None:
         raise click.ClickException("the demo prints with rich, which is not installed: pip install 'akter[embedded]'")
-    from akter.examples.ledger.show import Show
+    from .show import Show
 
     try:
         book = read(file)
     except BadFile as problem:
         raise click.ClickException(str(problem)) from None
     show = Show()
-    show.say(f"[bold]{len(book.transfers):,} transfers between {len(book.openings):,} accounts[/], as {file.name} has them")
+    show.say(f"[bold]{many(len(book.transfers), 'transfer')} between {many(len(book.openings), 'account')}[/], as {file.name} has them")
     with _directory(data) as place, ledger(place) as app:
         try:
             _prepare(app, show)
+            if strangers(app.engine, book):
+                raise _mixed(place)
             _open(app, show, book, threads)
             _transfer(app, show, book, place, file, threads)
             lines = audit(app.engine, book)
         except CommandConflict:
-            raise click.ClickException(f"{place} holds the transfers of another file: name a new directory") from None
+            raise _mixed(place) from None
         finally:
             embedded.stop(app.engine)
     show.audit(lines, file.name)
     ctx.exit(1 if any(line.wrong for line in lines) else 0)
+
+
+def _mixed(place: str) -> click.ClickException:
+    return click.ClickException(f"{place} holds the accounts and transfers of another file: name a new directory")
 
 
 @contextmanager
@@ -91,7 +98,7 @@ def _prepare(app: Akter, show: Show) -> None:
 def _open(app: Akter, show: Show, book: Book, threads: int) -> None:
     desk = Desk(app)
     in_threads(threads, desk.open, book.openings)
-    show.say(f"{desk.ran:,} accounts opened" + (f", {desk.replayed:,} were open before" if desk.replayed else ""))
+    show.say(f"{many(desk.ran, 'account')} opened" + (f", {many(desk.replayed, 'account')} open since before" if desk.replayed else ""))
 
 
 def _transfer(app: Akter, show: Show, book: Book, place: str, file: Path, threads: int) -> None:
@@ -102,20 +109,27 @@ def _transfer(app: Akter, show: Show, book: Book, place: str, file: Path, thread
         ours = pool.submit(in_threads, threads, desk.transfer, mine)
         with Worker(place, file, threads) as first:
             first.wait(len(theirs) // 2, lambda: bars.update(desk.done, first))
-            first.kill()
+            how = "was killed with SIGKILL" if first.kill() else "was done before it could be killed,"
         killed = time.monotonic()
-        bars.say(f"[red]the worker process {first.pid} was killed with SIGKILL[/] after {first.done:,} of its {len(theirs):,} transfers")
+        bars.say(f"[red]the worker process {first.pid} {how}[/] after {first.done:,} of its {many(len(theirs), 'transfer')}")
         with Worker(place, file, threads) as second:
             second.wait(len(theirs), lambda: bars.update(desk.done, second))
             second.end()
         took = (second.first_turn or time.monotonic()) - killed
         bars.say(
-            f"[green]the worker process {second.pid} did them all again:[/] {second.replayed:,} answers were replayed and "
-            f"{second.ran:,} turns were new, the first of them {took:.1f} s after the kill"
+            f"[green]the worker process {second.pid} did them all again:[/] {many(second.replayed, 'answer')} replayed, "
+            f"{many(second.ran, 'turn')} new, {'the first of them' if second.ran else 'in all'} {took:.1f} s after the kill"
         )
         while not wait([ours], timeout=0.1).done:
             bars.update(desk.done, second)
         ours.result()
         bars.update(desk.done, second)
     seconds, turns = time.monotonic() - began, receipts(app.engine) - before
-    show.say(f"[bold]{turns:,} turns in {seconds:.1f} s: {turns / seconds:,.0f} a second[/], by {threads} threads in each of two processes")
+    show.say(
+        f"[bold]{many(turns, 'turn')} in {seconds:.1f} s: {turns / seconds:,.0f} a second[/], by {threads} threads in each of two processes"
+    )
+
+
+def many(number: int, what: str) -> str:
+    """A number of things."""
+    return f"{number:,} {what}{'' if number == 1 else 's'}"

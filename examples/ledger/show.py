@@ -9,8 +9,8 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from akter.examples.ledger.audit import Line
-from akter.examples.ledger.work import Worker
+from .audit import Line
+from .work import Worker
 
 TELLING = 10
 """How many problems of the audit are shown."""

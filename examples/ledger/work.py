@@ -18,9 +18,10 @@ from typing import Self, TypeVar
 
 from akter import Akter
 from akter.errors import AkterError
-from akter.examples.ledger.accounts import Account, InsufficientFunds, ledger
-from akter.examples.ledger.transfers import Opening, Transfer, read
 from akter.fault import Point, Subject
+
+from .accounts import Account, InsufficientFunds, ledger
+from .transfers import Opening, Transfer, read
 
 T = TypeVar("T")
 
@@ -104,10 +105,11 @@ class Worker:
         if self.done < done:
             raise AkterError(f"the worker process {self.pid} failed with status {self._process.wait()}, and said above why")
 
-    def kill(self) -> None:
-        """End it as by `kill -9`."""
+    def kill(self) -> bool:
+        """End it as by `kill -9`; whether that was what ended it."""
         self._process.kill()
         self.end()
+        return self._process.returncode < 0
 
     def end(self) -> None:
         """Wait for its end."""
