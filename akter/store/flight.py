@@ -171,15 +171,24 @@ def _receive(pgconn: pq.abc.PGconn, results: list[pq.abc.PGresult]) -> bool:
         else:
             ended = False
             results.append(result)
+            if _is_farewell(result):
+                raise psycopg.OperationalError("the server ended the connection")
     if pgconn.status == pq.ConnStatus.BAD:
         raise psycopg.OperationalError("the connection is closed")
     return False
 
 
+def _is_farewell(result: pq.abc.PGresult) -> bool:
+    """Whether the server says with this that it ends the connection."""
+    if result.status != pq.ExecStatus.FATAL_ERROR:
+        return False
+    return result.error_field(pq.DiagnosticField.SEVERITY_NONLOCALIZED) in (b"FATAL", b"PANIC")
+
+
 def _lost(error: psycopg.Error, results: list[pq.abc.PGresult]) -> Lost:
     """A server that ends a connection on purpose says why before, which explains more than the closed socket does."""
     for result in reversed(results):
-        if result.error_field(pq.DiagnosticField.SEVERITY_NONLOCALIZED) in (b"FATAL", b"PANIC"):
+        if _is_farewell(result):
             reason = _refusal(result)
             return Lost(str(reason), reason.sqlstate)
     return Lost(str(error).partition("\n")[0])

@@ -138,9 +138,7 @@ def make_engine() -> Iterator[Callable[..., Engine]]:
 
 
 @pytest.fixture
-def through(
-    proxy: Any, make_engine: Callable[..., Engine], akter_app: Callable[..., Akter]
-) -> Callable[..., Akter]:
+def through(proxy: Any, make_engine: Callable[..., Engine], akter_app: Callable[..., Akter]) -> Callable[..., Akter]:
     """Makes an app that reaches this test's database through the proxy."""
 
     def make(*actors: Any, pool_size: int = 8, **options: Any) -> Akter:
@@ -186,7 +184,8 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def private() -> Iterator[Server]:
     """A server of this test's own, to stop, freeze and configure."""
-    with Server.temporary({"wal_level": "replica", "max_wal_senders": "2", "max_connections": "60"}) as server:
+    settings = {"wal_level": "replica", "max_wal_senders": "2", "max_connections": "60", "synchronous_commit": "on"}
+    with Server.temporary(settings) as server:
         yield server
 
 

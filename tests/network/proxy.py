@@ -79,6 +79,9 @@ class Proxy:
 
     def close(self) -> None:
         """Stop listening and break every line."""
+        with contextlib.suppress(OSError):
+            # Closing alone would not wake the thread that accepts.
+            self._listener.shutdown(socket.SHUT_RDWR)
         self._listener.close()
         for line in self.lines:
             line.close()
@@ -157,12 +160,12 @@ class Line:
     def run(self) -> None:
         """Pass on what comes, in one thread, so that the order of both directions is known."""
         late: Rule | None = None
-        with contextlib.suppress(OSError):
+        with contextlib.suppress(OSError, ValueError):  # a closed socket has no descriptor
             while True:
                 for side in select.select([self._client, self._server], [], [])[0]:
                     data = side.recv(1 << 18)
                     if not data:
-                        return
+                        return self.close()
                     if side is self._client:
                         late = self._request(data) or late
                     elif not self._deaf:

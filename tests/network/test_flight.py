@@ -13,9 +13,7 @@ from sqlalchemy import ARRAY, BigInteger, Boolean, Integer, LargeBinary, Text, b
 from akter.store.flight import Line, Link, Lost, StatementFailed, compile_core, fly, raw
 
 ECHO = compile_core(select(bindparam("value", type_=Text()).label("value")), "akter")
-SAME = compile_core(
-    select(func.unnest(bindparam("value", type_=ARRAY(Text())), type_=Text()).label("value")), "akter"
-)
+SAME = compile_core(select(func.unnest(bindparam("value", type_=ARRAY(Text())), type_=Text()).label("value")), "akter")
 SLEEP = raw("SELECT pg_sleep(30)")
 
 
@@ -34,7 +32,24 @@ def send(connection: psycopg.Connection[Any], request: pytest.FixtureRequest) ->
 
 @pytest.mark.parametrize(
     "value",
-    ["", " ", "NULL", "null", "{}", '{"a": "b"}', 'a"b', "a\\b", "\\\\\\", "a,b", "it's", "\n\r\t", "ü €  𝄞 \u2028", "$1", None, "x" * 70_000],
+    [
+        "",
+        " ",
+        "NULL",
+        "null",
+        "{}",
+        '{"a": "b"}',
+        'a"b',
+        "a\\b",
+        "\\\\\\",
+        "a,b",
+        "it's",
+        "\n\r\t",
+        "ü €  𝄞 \u2028",
+        "$1",
+        None,
+        "x" * 70_000,
+    ],
     ids=ascii,
 )
 def test_a_text_comes_back_as_it_was_sent_alone_and_in_an_array(send: Callable[..., Any], value: str | None) -> None:
@@ -44,7 +59,9 @@ def test_a_text_comes_back_as_it_was_sent_alone_and_in_an_array(send: Callable[.
 
 
 def test_numbers_and_truths_come_back_as_they_were_sent(send: Callable[..., Any]) -> None:
-    big = compile_core(select(bindparam("a", type_=BigInteger()), bindparam("b", type_=BigInteger()), bindparam("c", type_=Boolean())), "akter")
+    big = compile_core(
+        select(bindparam("a", type_=BigInteger()), bindparam("b", type_=BigInteger()), bindparam("c", type_=Boolean())), "akter"
+    )
     (answer,) = send((big, {"a": 2**63 - 1, "b": -(2**63), "c": True}))
     assert answer.rows == [(2**63 - 1, -(2**63), True)]
     (answer,) = send((big, {"a": None, "b": 0, "c": False}))
@@ -72,7 +89,13 @@ def test_ten_megabytes_each_way_do_not_block_either_side(send: Callable[..., Any
 def test_the_first_refused_statement_is_named_and_what_stands_behind_it_does_not_run(send: Callable[..., Any]) -> None:
     send((raw("CREATE TEMP TABLE t (n int)"), {}))
     with pytest.raises(StatementFailed) as failed:
-        send((raw("BEGIN"), {}), (raw("INSERT INTO t VALUES (1)"), {}), (raw("SELECT 1/0"), {}), (raw("INSERT INTO t VALUES (2)"), {}), (raw("COMMIT"), {}))
+        send(
+            (raw("BEGIN"), {}),
+            (raw("INSERT INTO t VALUES (1)"), {}),
+            (raw("SELECT 1/0"), {}),
+            (raw("INSERT INTO t VALUES (2)"), {}),
+            (raw("COMMIT"), {}),
+        )
     assert failed.value.position == 2
     assert failed.value.error.sqlstate == "22012"
     send((raw("ROLLBACK"), {}))
