@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import importlib.util
+import itertools
+import os
+import signal
 import sys
 import threading
 import time
@@ -158,7 +161,7 @@ class Thread(threading.Thread):
     def run(self) -> None:
         try:
             self._result = self._work()
-        except BaseException as problem:  # noqa: BLE001 - it is raised where the answer is asked for
+        except BaseException as problem:
             self._problem = problem
 
     def answer(self, within: float = 40.0) -> Any:
@@ -181,21 +184,39 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("akter.turn._GRACE", 0.25)
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def private() -> Iterator[Server]:
-    """A server of this test's own, to stop, freeze and configure."""
+    """A server of this module's own, to stop, freeze and configure, with a migrated database to copy."""
     settings = {"wal_level": "replica", "max_wal_senders": "2", "max_connections": "60", "synchronous_commit": "on"}
     with Server.temporary(settings) as server:
+        with psycopg.connect(server.url(driver=""), autocommit=True) as connection:
+            connection.execute("CREATE DATABASE migrated")
+        engine = sqlalchemy.create_engine(server.url("migrated"))
+        schema.upgrade(engine)
+        engine.dispose()
         yield server
 
 
 @pytest.fixture
-def private_database(private: Server, make_engine: Callable[..., Engine]) -> str:
-    """A migrated database on it."""
-    with psycopg.connect(private.url(driver=""), autocommit=True) as connection:
-        connection.execute("CREATE DATABASE mine")
-    url = private.url("mine")
-    engine = make_engine(url)
-    schema.upgrade(engine)
-    engine.dispose()
-    return url
+def halt(private: Server) -> Callable[..., Path]:
+    """Ends the private server without removing anything, so that `start()` brings it up again; returns where its files are."""
+
+    def end(how: signal.Signals = signal.SIGINT) -> Path:
+        files = private.data / "pgdata"
+        os.kill(private.pid, how)
+        poll(lambda: not (files / "postmaster.pid").exists())
+        return files
+
+    return end
+
+
+@pytest.fixture
+def private_database(private: Server) -> str:
+    """A migrated database on it, of this test alone."""
+    name = f"mine_{next(_numbers)}"
+    with psycopg.connect(private.start().url(driver=""), autocommit=True) as connection:
+        connection.execute(f"CREATE DATABASE {name} TEMPLATE migrated STRATEGY FILE_COPY".encode())
+    return private.url(name)
+
+
+_numbers = itertools.count(1)
