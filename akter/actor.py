@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any, NoReturn, ParamSpec, TypeVar, cast, dataclass_transform
+from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, ParamSpec, TypeVar, cast, dataclass_transform
 
 import msgspec
 
@@ -28,40 +28,7 @@ A = TypeVar("A", bound="Actor")
 
 
 @dataclass_transform(kw_only_default=True, field_specifiers=(field,))
-class ActorType(type):
-    """Turns a class body into a declaration, or refuses it."""
-
-    __akter__: Definition
-
-    def __new__(mcls, name: str, bases: tuple[type, ...], namespace: dict[str, Any], /, **options: Any) -> Any:  # noqa: D102 - see the class
-        known = set(Options.__dataclass_fields__)
-        if unknown := set(options) - known:
-            raise DeclarationError(f"{name}: unknown option {sorted(unknown)[0]!r}; an actor class takes {', '.join(sorted(known))}")
-        cls = super().__new__(mcls, name, bases, namespace)
-        above = next((base for base in cls.__mro__[1:] if isinstance(base, ActorType)), None)
-        if above is None:
-            return cls
-        if "__slots__" in namespace:
-            raise DeclarationError(f"{name}.__slots__: an actor's fields are its annotations, so it cannot have this")
-        if isinstance(known_above := vars(above).get("__akter__"), Definition):
-            options = {**{option: getattr(known_above.options, option) for option in INHERITED}, **options}
-        cls.__akter__ = Definition(cls, Options(**options), _RESERVED)
-        return cls
-
-    def __init__(cls, name: str, bases: tuple[type, ...], namespace: dict[str, Any], /, **options: Any) -> None:
-        super().__init__(name, bases, namespace)
-
-
-class _Placed:
-    """What an actor knows beside its state; apart from `Actor`, where annotations are state."""
-
-    __slots__ = ("_address", "_turn")
-
-    _address: Address
-    _turn: Recorder
-
-
-class Actor(_Placed, metaclass=ActorType):
+class Actor:
     """A durable object with an id. Subclass it, annotate its state with defaults, mark its methods `@command` or `@query`.
 
     Class options: `name` and `aliases` (what is stored), `singleton`, `placement` ("actor" or "tenant"), `migrations` (functions that
@@ -70,7 +37,11 @@ class Actor(_Placed, metaclass=ActorType):
     A constructed actor is a plain object: its methods run without a database, and `akter.testing.outbox` lists what it asked for.
     """
 
-    __slots__ = ("__dict__", "__weakref__")
+    __slots__ = ("__dict__", "__weakref__", "_address", "_turn")
+
+    __akter__: ClassVar[Definition]
+    _address: Address
+    _turn: Recorder
 
     if TYPE_CHECKING:
 
@@ -85,6 +56,12 @@ class Actor(_Placed, metaclass=ActorType):
             max_state_bytes: int = MAX_STATE_BYTES,
             access: Policy | None = None,
         ) -> None: ...
+
+    else:
+
+        def __init_subclass__(cls, **options):
+            super().__init_subclass__()
+            cls.__akter__ = Definition(cls, Actor, _options(cls, options), _RESERVED)
 
     def __init__(self, **state: Any) -> None:
         if type(self) is Actor:
@@ -163,17 +140,28 @@ class Actor(_Placed, metaclass=ActorType):
         payload, arguments = job.call.bind(args, kwargs)
         return self._turn.record(Enqueue(job.name, arguments, payload, when))
 
-    def __setattr__(self, name: str, value: object) -> None:
-        if name not in type(self).__akter__.fields:
-            raise AttributeError(f"{type(self).__name__} has no state field {name!r}: annotate it in the class, with a default")
-        self._turn.check()
-        vars(self)[name] = value
+    if not TYPE_CHECKING:  # checkers find misspelt fields as long as they do not know that this is asked
 
-    def __delattr__(self, name: str) -> NoReturn:
-        raise AttributeError(f"{type(self).__name__}.{name} is state: assign its empty value instead of deleting it")
+        def __setattr__(self, name: str, value: object) -> None:
+            if name not in type(self).__akter__.fields:
+                raise AttributeError(f"{type(self).__name__} has no state field {name!r}: annotate it in the class, with a default")
+            self._turn.check()
+            vars(self)[name] = value
+
+        def __delattr__(self, name: str) -> NoReturn:
+            raise AttributeError(f"{type(self).__name__}.{name} is state: assign its empty value instead of deleting it")
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self._address}>"
+
+
+def _options(kind: type[Actor], given: dict[str, Any]) -> Options:
+    known = set(Options.__dataclass_fields__)
+    if unknown := set(given) - known:
+        raise DeclarationError(f"{kind.__name__}: unknown option {min(unknown)!r}; an actor class takes {', '.join(sorted(known))}")
+    extended = getattr(kind, "__akter__", None)
+    taken_over = {} if extended is None else {option: getattr(extended.options, option) for option in INHERITED}
+    return Options(**{**taken_over, **given})
 
 
 _RESERVED = frozenset(name for name in dir(Actor) if not name.startswith("__")) | {"mint"}

@@ -62,13 +62,13 @@ class Definition:
         "state",
     )
 
-    def __init__(self, kind: type[Any], options: Options, reserved: frozenset[str]) -> None:
+    def __init__(self, kind: type[Any], root: type, options: Options, reserved: frozenset[str]) -> None:
         self.kind: Any = kind
         self.options, self.reserved = options, reserved
         _check_options(kind, options)
         self.name = kind.__name__ if options.name is None else options.name
         self.aliases = tuple(options.aliases)
-        self.state = _state(kind, reserved)
+        self.state = _state(kind, root, reserved)
         check_defaults(self.state, kind.__name__)
         remedy = ": store less, or declare max_state_bytes= on the class"
         self.codec: Codec[Any] = Codec(self.state, f"the state of {kind.__name__}", options.max_state_bytes, remedy)
@@ -120,28 +120,23 @@ def _check_options(kind: type, options: Options) -> None:
         raise DeclarationError(f"{where}: access is a function of one Access that returns True or False")
 
 
-def _written(kind: type) -> list[type]:
-    """The classes whose bodies users wrote, the class itself first."""
-    root = next(base for base in reversed(kind.__mro__) if type(base) is type(kind))
-    return [base for base in kind.__mro__ if base not in root.__mro__]
-
-
 def _static(kind: type, name: str) -> object:
     return next((vars(base)[name] for base in kind.__mro__ if name in vars(base)), _NO_DEFAULT)
 
 
-def _check_names(kind: type, reserved: frozenset[str], annotated: Iterable[str]) -> None:
-    written = {name for base in _written(kind) if base.__module__ != "typing" for name in vars(base)}
-    for name in sorted(written.union(annotated)):
+def _check_names(kind: type, written: list[type], reserved: frozenset[str], annotated: Iterable[str]) -> None:
+    names = {name for base in written if base.__module__ != "typing" for name in vars(base)}
+    for name in sorted(names.union(annotated)):
         if name in reserved:
             raise DeclarationError(f"{kind.__name__}.{name}: every actor has `{name}` already; choose another name")
-        if name in _OURS:
+        if name in _OURS and (name != "__slots__" or name in vars(kind)):
             raise DeclarationError(f"{kind.__name__}.{name}: an actor is built by akter from its stored state, so it cannot have this")
 
 
-def _state(kind: type, reserved: frozenset[str]) -> type[msgspec.Struct]:
-    found = annotation.hints(kind, kind.__name__, _written(kind))
-    _check_names(kind, reserved, found)
+def _state(kind: type, root: type, reserved: frozenset[str]) -> type[msgspec.Struct]:
+    written = [base for base in kind.__mro__ if base not in root.__mro__]
+    found = annotation.hints(kind, kind.__name__, written)
+    _check_names(kind, written, reserved, found)
     declared = [(name, hint, _default(kind, name)) for name, hint in found.items() if not annotation.is_class_variable(hint)]
     try:
         return msgspec.defstruct(f"{kind.__name__}_state", declared, module=kind.__module__)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import Any, ClassVar, TypeVar, cast, dataclass_transform, overload
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, cast, dataclass_transform, overload
 
 import msgspec
 
@@ -47,55 +47,65 @@ def default_of(value: Any) -> Any:
     return value if kept is value else msgspec.field(default_factory=lambda: copy.deepcopy(kept))
 
 
-@dataclass_transform(frozen_default=True, kw_only_default=True, field_specifiers=(field, msgspec.field))
 class _Frozen(msgspec.StructMeta):
-    def __new__(mcls, name: str, bases: tuple[type, ...], namespace: dict[str, Any], /, **config: Any) -> Any:
-        config.setdefault("frozen", True)
-        config.setdefault("kw_only", True)
-        for key in namespace.get("__annotations__", ()):
-            if key in namespace and not isinstance(namespace[key], property | staticmethod | classmethod):
-                namespace[key] = default_of(namespace[key])
-        try:
-            cls = super().__new__(mcls, name, bases, namespace, **config)
-        except TypeError as problem:
-            raise DeclarationError(f"{name}: {problem}") from problem
-        annotation.resolve_locals(cls)
-        # A name that is defined further down is resolved when an actor or event that uses this class is built.
-        with suppress(NameError):
-            check_defaults(cast("type[msgspec.Struct]", cls), name)
-        return cls
+    if not TYPE_CHECKING:  # checkers know the class options from msgspec
+
+        def __new__(mcls, name, bases, namespace, /, **config):
+            config.setdefault("frozen", True)
+            config.setdefault("kw_only", True)
+            for key in namespace.get("__annotations__", ()):
+                if key in namespace and not isinstance(namespace[key], property | staticmethod | classmethod):
+                    namespace[key] = default_of(namespace[key])
+            try:
+                cls = super().__new__(mcls, name, bases, namespace, **config)
+            except TypeError as problem:
+                raise DeclarationError(f"{name}: {problem}") from problem
+            annotation.resolve_locals(cls)
+            # A name that is defined further down is resolved when an actor or event that uses this class is built.
+            with suppress(NameError):
+                check_defaults(cls, name)
+            return cls
 
 
-class Payload(msgspec.Struct, metaclass=_Frozen):
+# The metaclass makes it so; checkers take it from the class, where it goes before what msgspec says of its own.
+@dataclass_transform(frozen_default=True, kw_only_default=True, field_specifiers=(field, msgspec.field))
+class Payload(msgspec.Struct, metaclass=_Frozen, frozen=True):
     """A value in a command's arguments, result or state: annotate its fields, and construct it with keywords."""
 
 
 class _EventType(_Frozen):
-    def __new__(
-        mcls,
-        name: str,
-        bases: tuple[type, ...],
-        namespace: dict[str, Any],
-        /,
-        *,
-        aliases: Sequence[str] = (),
-        migrations: Sequence[Upcast] = (),
-        **config: Any,
-    ) -> Any:
-        stored = config.pop("name", name)
-        cls = super().__new__(mcls, name, bases, namespace, **config)
-        annotation.check_stored_name(stored, name)
-        for step in migrations:
-            if not callable(step):
+    if TYPE_CHECKING:
+
+        def __new__(
+            mcls,
+            called: str,
+            bases: tuple[type, ...],
+            namespace: dict[str, Any],
+            /,
+            *,
+            name: str = ...,
+            aliases: Sequence[str] = (),
+            migrations: Sequence[Upcast] = (),
+            frozen: bool = True,
+        ) -> Any: ...
+
+    else:
+
+        def __new__(mcls, name, bases, namespace, /, *, aliases=(), migrations=(), **config):
+            stored = config.pop("name", name)
+            cls = super().__new__(mcls, name, bases, namespace, **config)
+            annotation.check_stored_name(stored, name)
+            if not isinstance(migrations, list | tuple) or not all(callable(step) for step in migrations):
                 raise DeclarationError(f"{name}: migrations is a list of functions, each taking and returning a mapping")
-        cls.event_name = stored
-        cls.event_aliases = annotation.names(aliases, name)
-        cls.event_migrations = tuple(migrations)
-        cls._codec = Codec(cls, name)
-        return cls
+            cls.event_name = stored
+            cls.event_aliases = annotation.names(aliases, name)
+            cls.event_migrations = tuple(migrations)
+            cls._codec = Codec(cls, name)
+            return cls
 
 
-class Event(msgspec.Struct, metaclass=_EventType):
+@dataclass_transform(frozen_default=True, kw_only_default=True, field_specifiers=(field, msgspec.field))
+class Event(msgspec.Struct, metaclass=_EventType, frozen=True):
     """A committed fact. `class Placed(Event, name="Placed", aliases=(), migrations=[...])`; the name is what is stored."""
 
     event_name: ClassVar[str]

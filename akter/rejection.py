@@ -26,8 +26,8 @@ class Rejection(Exception):
     _fields: ClassVar[type[msgspec.Struct]] = msgspec.defstruct("Rejection", [], kw_only=True)
     _codec: ClassVar[Codec[Any]] = Codec(_fields, "Rejection")
 
-    def __init_subclass__(cls, *, name: str | None = None, aliases: Sequence[str] = (), **options: Any) -> None:
-        super().__init_subclass__(**options)
+    def __init_subclass__(cls, *, name: str | None = None, aliases: Sequence[str] = ()) -> None:
+        super().__init_subclass__()
         where = cls.__name__
         cls.rejection_name, cls.rejection_aliases = cls.__name__ if name is None else name, annotation.names(aliases, where)
         annotation.check_stored_name(cls.rejection_name, where)

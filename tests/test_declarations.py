@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import abc
 import dataclasses
 import functools
 import math
@@ -631,7 +632,7 @@ BROKEN: list[tuple[Callable[[], None], str]] = [
     (own_init, r"^Bad\.__init__: an actor is built by akter from its stored state"),
     (init_of_a_mixin, r"^Bad\.__init__: an actor is built by akter from its stored state"),
     (own_setattr, r"^Bad\.__setattr__: an actor is built by akter"),
-    (own_slots, r"^Bad\.__slots__: an actor's fields are its annotations"),
+    (own_slots, r"^Bad\.__slots__: an actor is built by akter"),
     (unknown_option, r"^Bad: unknown option 'singelton'; an actor class takes access, aliases, .*singleton"),
     (empty_name, r"^Bad: name holds ''; a stored name is text of 1 to 128 characters"),
     (name_with_nul, r"^Bad: name holds 'a\\x00'"),
@@ -643,7 +644,10 @@ BROKEN: list[tuple[Callable[[], None], str]] = [
     (state_limit_of_nothing, r"^Bad: max_state_bytes is a number of bytes from 2 to \d+, not 0"),
     (state_limit_that_is_a_bool, r"^Bad: max_state_bytes is a number of bytes from 2 to \d+, not True"),
     (state_limit_without_end, r"^Bad: max_state_bytes is a number of bytes from 2 to \d+, not 1099511627776"),
-    (default_beyond_its_limit, r"^Bad: its defaults do not fit: the state of Bad is 31 bytes long; the limit is 20: store less, or declare max_state_bytes="),
+    (
+        default_beyond_its_limit,
+        r"^Bad: its defaults do not fit: the state of Bad is 31 bytes long; the limit is 20: store less, or declare max_state_bytes=",
+    ),
     (migration_that_is_no_function, r"^Bad: migrations is a list of functions"),
     (migrations_that_are_one_function, r"^Bad: migrations is a list of functions"),
     (access_that_is_no_function, r"^Bad: access is a function of one Access"),
@@ -1108,6 +1112,27 @@ class File(Payload):
 class Disk(Actor):
     @command
     def go(self, root: Folder) -> None: ...
+
+
+def test_an_actor_class_may_be_abstract_or_generic() -> None:
+    class Base(Actor, abc.ABC, Generic[T]):
+        count: int = 0
+
+        @abc.abstractmethod
+        def step(self) -> int: ...
+
+        @command
+        def go(self) -> int:
+            self.count += self.step()
+            return self.count
+
+    class Thing(Base[int]):
+        def step(self) -> int:
+            return 2
+
+    assert Thing().go() == 2
+    with pytest.raises(TypeError, match="abstract"):
+        Base()
 
 
 def test_a_generic_payload_may_be_an_argument() -> None:
