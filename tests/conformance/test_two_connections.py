@@ -245,19 +245,23 @@ def test_an_open_request_that_wrote_rows_beside_an_actor_does_not_stop_it(two, b
     app.actor(Stock, "s-1").add(1)
     identity = "bucket, routing_key, tenant_id, actor_type, actor_id"
     rows = {
-        "actor_receipts": ("command_id, command, payload_hash, caller_key, outcome, expires_at_ms, committed_at_ms", "'x', 'x', 'x', 'x', '{}', 0, 0"),
-        "actor_outbox": ("intent_id, target_type, target_id, command, payload, caller, due_at_ms, scheduled_at_ms", "'x', 'x', 'x', 'x', 'x', 'x', 0, 0"),
-        "actor_events": ("sequence, event, command_id, value, emitted_at_ms", "99, 'x', 'x', '{}', 0"),
-        "actor_dead_letters": ("job_id, job, payload, cause, attempts, ambiguous, dead_at_ms", "'x', 'x', 'x', 'x', 1, false, 0"),
+        "actor_receipts": {
+            "command_id": "'x'", "command": "'x'", "payload_hash": "'x'", "caller_key": "'x'", "outcome": "'{}'", "expires_at_ms": "0",
+            "committed_at_ms": "0",
+        },
+        "actor_outbox": {
+            "intent_id": "'x'", "target_type": "'x'", "target_id": "'x'", "command": "'x'", "payload": "'x'", "caller": "'x'",
+            "due_at_ms": "0", "scheduled_at_ms": "0",
+        },
+        "actor_events": {"sequence": "99", "event": "'x'", "command_id": "'x'", "value": "to_json(1)", "emitted_at_ms": "0"},
+        "actor_dead_letters": {
+            "job_id": "'x'", "job": "'x'", "payload": "'x'", "cause": "'x'", "attempts": "1", "ambiguous": "false", "dead_at_ms": "0",
+        },
     }  # fmt: skip
     with akter_engine.connect() as request, request.begin():
-        for table, (names, values) in rows.items():
-            request.execute(
-                text(
-                    f'INSERT INTO "{akter_schema}".{table} ({identity}, {names}) '
-                    f'SELECT {identity}, {values} FROM "{akter_schema}".actor_generations'
-                )
-            )
+        for table, row in rows.items():
+            into = f'INSERT INTO "{akter_schema}".{table} ({identity}, {", ".join(row)})'
+            request.execute(text(f'{into} SELECT {identity}, {", ".join(row.values())} FROM "{akter_schema}".actor_generations'))
         hasty = type(app)(second.engine, actors=[Stock], schema=akter_schema, execution=5.0, lock=0.5, delivery=5.0)
         assert hasty.actor(Stock, "s-1").add(2) == 3
         assert app.actor(Stock, "s-1").add(3) == 6
