@@ -18,6 +18,23 @@ class AlreadyOpen(Rejection):
     holder: str
 
 
+class OtherFile(Rejection):
+    """The ledger is that of another file."""
+
+
+class Ledger(Actor, singleton=True):
+    """All the accounts together, which are those of one file."""
+
+    file: str = ""
+
+    @command
+    def use(self, file: str) -> None:
+        """Be the ledger of a file, told by what is in it."""
+        if self.file not in ("", file):
+            raise OtherFile
+        self.file = file
+
+
 class Account(Actor):
     """One holder's money, in cents."""
 
@@ -53,4 +70,4 @@ class Account(Actor):
 
 def ledger(data: str) -> Akter:
     """The application, on the PostgreSQL that keeps its files in `data`."""
-    return Akter(f"embedded:{data}", actors=[Account])
+    return Akter(f"embedded:{data}", actors=[Ledger, Account])

@@ -52,11 +52,14 @@ def audit(engine: Engine, book: Book) -> list[Line]:
     expected = dict(_expected(book, answers))
     accepted = {key for key, found in answers.items() if found[0][1]}
     asked = {transfer.id: transfer for transfer in book.transfers}
-    refused = {id for id in asked if (f"{id}:debit", "debit") in answers and (f"{id}:debit", "debit") not in accepted}
-    done = {id for id in asked if (f"{id}:credit", "credit") in accepted}
+    debited = {id for id in asked if (f"{id}:debit", "debit") in accepted}
+    credited = {id for id in asked if (f"{id}:credit", "credit") in accepted}
+    refused = {id for id in asked.keys() - debited if (f"{id}:debit", "debit") in answers}
+    done = debited & credited
     right = Counter({opening.id: opening.balance for opening in book.openings})
-    for id in done:
+    for id in debited:
         right[asked[id].debit] -= asked[id].amount
+    for id in credited:
         right[asked[id].credit] += asked[id].amount
     settled = forecast(book)
     open_ended = asked.keys() - settled.done - settled.refused
@@ -85,12 +88,6 @@ def audit(engine: Engine, book: Book) -> list[Line]:
         Line("accounts below zero", 0, len(overdrawn := sorted(id for id, balance in balances.items() if balance < 0)), overdrawn),
         _money(book, balances),
     ]
-
-
-def strangers(engine: Engine, book: Book) -> set[str]:
-    """The accounts that another file has left in the database."""
-    with engine.connect() as connection:
-        return {row[0] for row in connection.execute(BALANCES)} - {opening.id for opening in book.openings}
 
 
 def receipts(engine: Engine) -> int:

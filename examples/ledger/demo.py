@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Generator
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from importlib.util import find_spec
@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING
 import click
 from sqlalchemy import text
 
-from akter import Akter, CommandConflict, embedded
+from akter import Akter, embedded
 
-from .accounts import ledger
-from .audit import audit, receipts, strangers
+from .accounts import Ledger, OtherFile, ledger
+from .audit import audit, receipts
 from .transfers import BadFile, Book, read
 from .work import Desk, Worker, halves, in_threads
 
@@ -58,25 +58,20 @@ def demo(ctx: click.Context, file: Path, data: str | None, threads: int) -> None
     with _directory(data) as place, ledger(place) as app:
         try:
             _prepare(app, show)
-            if strangers(app.engine, book):
-                raise _mixed(place)
+            app.actor(Ledger).use(book.digest)
             _open(app, show, book, threads)
             _transfer(app, show, book, place, file, threads)
             lines = audit(app.engine, book)
-        except CommandConflict:
-            raise _mixed(place) from None
+        except OtherFile:
+            raise click.ClickException(f"{place} holds the accounts and transfers of another file: name a new directory") from None
         finally:
             embedded.stop(app.engine)
     show.audit(lines, file.name)
     ctx.exit(1 if any(line.wrong for line in lines) else 0)
 
 
-def _mixed(place: str) -> click.ClickException:
-    return click.ClickException(f"{place} holds the accounts and transfers of another file: name a new directory")
-
-
 @contextmanager
-def _directory(data: str | None) -> Iterator[str]:
+def _directory(data: str | None) -> Generator[str]:
     if data is not None:
         yield data
         return

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 
 from rich.console import Console
@@ -27,7 +27,7 @@ class Show:
         self._console.print(line, soft_wrap=True)
 
     @contextmanager
-    def bars(self, here: int, there: int) -> Iterator[Bars]:
+    def bars(self, here: int, there: int) -> Generator[Bars]:
         """Show how far this process and the worker are."""
         progress = Progress(
             TextColumn("{task.description}"),

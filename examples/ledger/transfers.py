@@ -6,6 +6,7 @@ import csv
 import io
 from collections.abc import Iterator
 from dataclasses import dataclass
+from hashlib import sha256
 from pathlib import Path
 
 COLUMNS = ("kind", "id", "debit", "credit", "amount", "reference")
@@ -50,6 +51,11 @@ class Book:
     def money(self) -> int:
         """All the money there is."""
         return sum(opening.balance for opening in self.openings)
+
+    @property
+    def digest(self) -> str:
+        """What tells this file from others."""
+        return sha256(repr(self).encode()).hexdigest()
 
 
 def read(path: Path) -> Book:
