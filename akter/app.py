@@ -228,6 +228,10 @@ class Akter:
         """Check the schema and this process's settings now, as the first call would; raises `SchemaError`."""
         self._joining.join()
 
+    def clock_offset_ms(self) -> int:
+        """Milliseconds that a test moved the database's clock by; zero in earnest."""
+        return self._joining.join().clock_offset_ms
+
     def clock_moved(self, by_ms: int) -> None:
         """Carry on the clock's estimate after a test moved the database's clock."""
         self._joining.moved(by_ms)

@@ -18,7 +18,16 @@ from sqlalchemy.exc import DBAPIError
 import akter
 from akter.errors import AkterError, ConfigurationError
 
-ELSEWHERE = {"demo": "akter.examples.ledger.demo:demo"}
+ELSEWHERE = {
+    "demo": "akter.examples.ledger.demo:demo",
+    "run": "akter.commands.run:run",
+    "status": "akter.commands.status:status",
+    "health": "akter.commands.status:health",
+    "doctor": "akter.commands.status:doctor",
+    "outbox": "akter.commands.outbox:outbox",
+    "pause": "akter.commands.outbox:pause",
+    "resume": "akter.commands.outbox:resume",
+}
 """Commands in other modules: name to "module:attribute"."""
 
 

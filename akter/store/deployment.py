@@ -21,6 +21,7 @@ class Deployment:
     id: str
     retry_window_ms: int
     now_ms: int
+    clock_offset_ms: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,14 +46,14 @@ def join(connection: Connection, retry_window_ms: int, types: Iterable[Placed]) 
                 index_elements=["singleton"], set_={"retry_window_ms": retry_window_ms}, where=deployment.c.retry_window_ms.is_(None)
             )
         )
-    row = connection.execute(select(deployment.c.deployment_id, deployment.c.retry_window_ms, now_ms())).one()
+    row = connection.execute(select(deployment.c.deployment_id, deployment.c.retry_window_ms, now_ms(), deployment.c.clock_offset_ms)).one()
     if row[1] != retry_window_ms:
         raise DeploymentMismatch(
             f"this deployment's retry window is {row[1]} ms and this process asks for {retry_window_ms} ms: "
             "all processes of one database use the same Akter(retry_window=...), because command ids depend on it"
         )
     _place(connection, sorted(types, key=lambda placed: placed.name))
-    return Deployment(row[0], row[1], row[2])
+    return Deployment(row[0], row[1], row[2], row[3])
 
 
 def _place(connection: Connection, types: list[Placed]) -> None:

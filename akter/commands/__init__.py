@@ -1,0 +1,1 @@
+"""The commands that run and operate akter; each is imported when it is called."""
