@@ -9,10 +9,16 @@ from collections.abc import Sequence
 from sqlalchemy import Connection, Engine
 
 from akter.clock import Clock
+from akter.errors import Unavailable
 from akter.store import deployment, failure
 from akter.store.deployment import Deployment, Placed
-from akter.store.wire import Statements, Wire
+from akter.store.flight import Line, Lost, StatementFailed, raw
+from akter.store.wire import BEGIN, COMMIT, Statements, Wire
 from akter.tables import SCHEMA
+
+_PATIENCE = 15.0
+_LIMIT = Line(raw("SET LOCAL statement_timeout = '10s'"), {})
+"""A migration that runs right now holds locks; the first call does not wait for all of it."""
 
 
 class Joining:
@@ -55,10 +61,18 @@ class Joining:
         with Wire(self._engine, self._statements) as wire:
             connection: Connection = wire.connection.execution_options(schema_translate_map={SCHEMA: name})
             try:
-                with connection.begin():
-                    schema.verify(connection, schema=name)
-                    return deployment.join(connection, self._window_ms, self._types)
+                # By hand, since the engine may be in autocommit, and the database's default serializable or read-only.
+                wire.fly([BEGIN, _LIMIT], _PATIENCE)
+                connection.begin()
+                schema.verify(connection, schema=name)
+                joined = deployment.join(connection, self._window_ms, self._types)
+                wire.fly([COMMIT], _PATIENCE)
+            except Lost as lost:
+                raise Unavailable(f"the database connection was lost: {lost}") from lost
+            except StatementFailed as failed:
+                raise failure.of_statement(failed.error, "", name) from failed.error
             except Exception as problem:
                 for error in failure.driver_errors(problem):
                     raise failure.of_statement(error, "", name) from problem
                 raise
+        return joined

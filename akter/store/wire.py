@@ -24,6 +24,8 @@ _PROBE = select(
     sql_cast(func.current_setting("server_encoding"), Text()).label("server"),
     sql_cast(func.pg_client_encoding(), Text()).label("client"),
 )
+BEGIN = Line(raw("BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE"), {})
+COMMIT = Line(raw("COMMIT"), {})
 ROLLBACK = Line(raw("ROLLBACK"), {})
 
 
