@@ -11,7 +11,7 @@ import msgspec
 
 from akter.errors import PayloadInvalid
 from akter.identity import Address, check_name
-from akter.job import Job, JobCall
+from akter.job import Job
 from akter.payload import Event
 
 P = ParamSpec("P")
@@ -46,38 +46,22 @@ class Send:
     when: When = AT_ONCE
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True)
 class Enqueue:
-    """A job of the actor itself. It equals the `JobCall` it was made of, whatever its time: `Order.charge(...) in requests`."""
+    """A job of the actor itself."""
 
     job: str
     arguments: msgspec.Struct
     payload: bytes
     when: When = AT_ONCE
 
-    def __eq__(self, other: object) -> bool:
-        if isinstance(other, JobCall):
-            return (self.job, self.arguments) == (other.job, other.arguments)
-        if isinstance(other, Enqueue):
-            return (self.job, self.arguments, self.when) == (other.job, other.arguments, other.when)
-        return NotImplemented
 
-    __hash__ = None  # type: ignore[assignment]
-
-
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True)
 class Emit:
-    """A fact of the actor. It equals the event: `OrderPlaced(...) in requests`."""
+    """A fact of the actor."""
 
     event: Event
     payload: bytes
-
-    def __eq__(self, other: object) -> bool:
-        if isinstance(other, Emit):
-            return self.event == other.event
-        return self.event == other if isinstance(other, Event) else NotImplemented
-
-    __hash__ = None  # type: ignore[assignment]
 
 
 @dataclass(frozen=True, slots=True)

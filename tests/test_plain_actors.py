@@ -18,6 +18,7 @@ from akter.intent import Cancel, Emit, Enqueue, Request, Send, When
 from akter.job import Attempt, Cancellation, Cancelled, DeadLetter, Job, JobCall, Retry
 from akter.payload import Event, Payload
 from akter.rejection import Rejection, UnknownRejection, decode, encode
+from akter.testing import outbox
 
 
 class Line(Payload):
@@ -105,7 +106,7 @@ def test_placing_charges_the_customer() -> None:
     order = Order()
     assert order.place("ada", [KETTLE]) == 3900
     assert order.summary() == ("awaiting payment", 3900)
-    assert Order.charge(customer="ada", amount=3900) in requests(order)
+    assert Order.charge(customer="ada", amount=3900) in outbox(order)
     order.charged("ch_1")
     assert order.status == "paid"
     assert requests(order)[-1] == Cancel("hold")
@@ -128,12 +129,12 @@ def test_a_job_call_equals_what_was_asked_for_whatever_way_it_is_written() -> No
     order = Order()
     order.enqueue(order.charge, "ada")
     order.at(datetime(2030, 1, 1, tzinfo=UTC)).enqueue(order.charge, "eve", amount=5)
-    assert Order.charge("ada") in requests(order)
-    assert Order.charge(customer="ada", amount=100) in requests(order)
-    assert Order.charge("eve", 5) in requests(order)
-    assert Order.charge("ada", 99) not in requests(order)
-    assert Order.refund("ada") not in requests(order)
-    assert requests(order)[0] == Order.charge("ada")
+    assert Order.charge("ada") in outbox(order)
+    assert Order.charge(customer="ada", amount=100) in outbox(order)
+    assert Order.charge("eve", 5) in outbox(order)
+    assert Order.charge("ada", 99) not in outbox(order)
+    assert Order.refund("ada") not in outbox(order)
+    assert outbox(order)[0] == Order.charge("ada")
     assert Order.charge("ada") == Order.charge(amount=100, customer="ada")
     assert Order.charge("ada") != Order.charge("eve")
     assert Order.charge("ada") != "charge"
@@ -146,14 +147,14 @@ def test_a_job_call_of_another_actor_with_the_same_names_is_another() -> None:
 
     order = Order()
     order.enqueue(order.charge, "ada")
-    assert Other.charge("ada") not in requests(order)
+    assert Other.charge("ada") not in outbox(order)
 
 
 def test_an_event_equals_what_was_emitted() -> None:
     order = Order()
     order.emit(OrderPlaced(order="x", total=1))
-    assert OrderPlaced(order="x", total=1) in requests(order)
-    assert OrderPlaced(order="x", total=2) not in requests(order)
+    assert OrderPlaced(order="x", total=1) in outbox(order)
+    assert OrderPlaced(order="x", total=2) not in outbox(order)
 
 
 def test_a_job_call_checks_its_arguments() -> None:

@@ -172,7 +172,14 @@ def use(engine: Engine, anything: Any) -> None:
     app.command_id(5)  # expect-error: text, or a minted id
     app.acting_as("ada")  # expect-error: a caller
     User(5)  # expect-error: subjects are text
-    print(text, size)
+    app.send(app.actor(Order, "o").place, "ada")  # expect-error: an argument is missing
+    app.send(app.actor(Order, "o").place, "ada", "kettle")  # expect-error: another type
+    app.send(app.actor(Order, "o"), "ada")  # expect-error: a handle is no command
+    sent: int = app.send(app.actor(Order, "o").expire)  # expect-error: an id is text
+    app.within(anything).send(app.actor(Order, "o").place, "ada", lines=5)  # expect-error: another type
+    app.within(anything).enqueue(Order.charge, "ada", 5)  # expect-error: jobs belong to a turn
+    app.within(anything).after(5).send(app.actor(Order, "o").expire)  # expect-error: a timedelta
+    print(text, size, sent)
 
 
 def build() -> None:
