@@ -70,7 +70,7 @@ def test_nothing_is_lost_or_doubled_by_ten_seconds_of_kills(
     akter_database: str, akter_schema: str, rows: Callable[..., list[Any]], tmp_path: Path
 ) -> None:
     rows("CREATE TABLE public.movements (account text, amount integer)")
-    random, end, kills, stop = Random(SEED), time.monotonic() + SECONDS, 0, tmp_path / "stop"
+    random, end, kills, stop = Random(SEED), 0.0, 0, tmp_path / "stop"
     logs = [tmp_path / str(worker) for worker in range(PROCESSES)]
 
     def start(worker: int) -> child:
@@ -82,9 +82,11 @@ def test_nothing_is_lost_or_doubled_by_ten_seconds_of_kills(
 
     sizes, processes = [0] * PROCESSES, [start(worker) for worker in range(PROCESSES)]
     try:
-        while time.monotonic() < end or kills < PROCESSES:
+        while not end or time.monotonic() < end:
             time.sleep(random.uniform(0.1, 0.5))
-            if busy := [worker for worker in range(PROCESSES) if is_under_way(worker)]:
+            if not end and all(map(is_under_way, range(PROCESSES))):
+                end = time.monotonic() + SECONDS
+            if end and (busy := [worker for worker in range(PROCESSES) if is_under_way(worker)]):
                 one = random.choice(busy)
                 processes[one].__exit__(None, None, None)
                 kills += 1
