@@ -144,6 +144,9 @@ def test_an_own_row_stays_with_the_turn_that_was_killed_after_its_commit(shop: S
     assert (shop.cash, shop.receipts, shop.sales, shop.runs) == ([5], ['{"ok":5}'], [5], 1)
 
 
+# Of the next two, what a refused turn wanted to send is proved where messages are.
+
+
 @pytest.mark.conformance("KILL-10")
 def test_a_refusal_killed_before_its_commit_is_made_again_and_keeps_no_own_row(shop: Shop) -> None:
     shop.serve("earlier", "sell")
