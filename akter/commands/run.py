@@ -2,29 +2,26 @@
 
 from __future__ import annotations
 
-import logging
 import os
-import signal
-import subprocess
 import sys
 import threading
-import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from importlib import import_module
-from types import FrameType
-from typing import Any
+from collections.abc import Sequence
+from typing import NoReturn
 
 import click
+from click.core import ParameterSource
+from sqlalchemy import Engine
 
 from akter.app import Akter
 from akter.cli import Target
-from akter.runner import Runner
+from akter.commands import lines
+from akter.commands.application import load
+from akter.commands.ending import LEFT_SOMETHING, Ending, asked_to_end
+from akter.commands.supervise import supervise
+from akter.engine import engine_for
+from akter.runner import Report, Runner
 
-LEFT_SOMETHING = 75
-"""The exit code when work still ran at the deadline; its leases bring it back."""
-
-_RESTARTS, _WITHIN = 5, 60.0
+_LAST_WORDS = 2.0
 
 
 @click.command()
@@ -36,9 +33,9 @@ _RESTARTS, _WITHIN = 5, 60.0
 @click.option("--grace", default=25.0, show_default=True, metavar="SECONDS", help="For what runs when a signal comes.")
 @click.option("--label", metavar="TEXT", help="A name for people; host and process unless given.")
 @click.option("--allow-test-clock", is_flag=True, help="Run although a test moved the database's clock.")
-@click.pass_obj
+@click.pass_context
 def run(
-    target: Target,
+    ctx: click.Context,
     app: str,
     processes: int,
     lanes: tuple[str, ...],
@@ -48,130 +45,68 @@ def run(
     label: str | None,
     allow_test_clock: bool,
 ) -> None:
-    """Run the relay of APP, given as module:attribute.
+    """Run the relay of APP, given as module:attribute: an Akter, or a function that returns one.
 
-    The first TERM or INT stops claiming and finishes what runs within the grace time; the second ends the wait; the third ends the
-    process. Exit codes: 0 all finished, 75 work was left to its lease, 1 failed.
+    It works on the database of APP. The first TERM or INT stops claiming and finishes what runs within the grace time; the second ends
+    the wait and gives back what runs; the third ends the process. Exit codes: 0 all finished, 75 something still ran, 1 failed, 2 called
+    wrongly.
     """
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s", stream=sys.stderr)
+    seats = _lanes(lanes)
     if processes > 1:
-        raise SystemExit(_supervise(processes, sys.argv, grace))
-    loaded = load(app)
-    if loaded.clock_offset_ms() and not allow_test_clock:
-        raise click.ClickException("a test moved this database's clock: say --allow-test-clock if that is meant")
-    runner = Runner(loaded, lanes=_lanes(lanes), label=label, poll=poll, listen=listen)
-    with _signals() as wanted:
-        runner.start()
-        click.echo(f"akter: runner {runner.label} serves {', '.join(sorted(loaded.actors))}", err=True)
-        while not wanted.stop.wait(0.5):
-            continue
-        report = _stopped(runner, wanted, grace)
-    if report is None or not report.clean:
-        left = report.left if report is not None else ()
-        click.echo(f"akter: left to their leases: {', '.join(left) or 'unknown'}", err=True)
-        sys.stderr.flush()
-        # A handler that never returns must not hold the process.
-        os._exit(LEFT_SOMETHING)
+        raise SystemExit(supervise(processes, _alone(sys.argv[1:]), grace))
+    with asked_to_end() as ending:
+        loaded = _loaded(ctx, app)
+        lines.show()
+        if loaded.clock_offset_ms() and not allow_test_clock:
+            raise click.ClickException("a test moved this database's clock: say --allow-test-clock if that is meant")
+        runner = Runner(loaded, lanes=seats, label=label, poll=poll, listen=listen)
+        if not ending.stop.is_set():
+            runner.start()
+            click.echo(f"akter: runner {runner.label} serves {', '.join(sorted(loaded.actors))}", err=True)
+        lost: Sequence[str] = ()
+        while not lost and not ending.stop.wait(0.5):
+            lost = runner.lost
+        report = _stopped(runner, ending, grace)
+        if report is None or not report.clean:
+            _leave(runner, report)
     click.echo(f"akter: stopped; {report.delivered} delivered, {report.released} given back", err=True)
+    loaded.close()
+    if lost:
+        raise click.ClickException(f"the thread {', '.join(lost)} died, so this process cannot go on; see its log")
 
 
-def load(name: str) -> Akter:
-    """The Akter at `module:attribute`, or what a function there returns; raises `click.UsageError` naming what is missing."""
-    module, _, attribute = name.partition(":")
-    if not module or not attribute:
-        raise click.UsageError(f"{name!r} is not module:attribute, such as shop.actors:app")
-    if os.getcwd() not in sys.path:
-        sys.path.insert(0, os.getcwd())
-    try:
-        found = import_module(module)
-    except ModuleNotFoundError as problem:
-        if problem.name is not None and (module == problem.name or module.startswith(problem.name + ".")):
-            raise click.UsageError(f"there is no module {module!r} here: run akter where your application is importable") from None
-        raise
-    app: Any = found
-    for part in attribute.split("."):
-        app = getattr(app, part, None)
-    if callable(app) and not isinstance(app, Akter):
-        app = app()
-    if not isinstance(app, Akter):
-        raise click.UsageError(f"{name} is {type(app).__name__}, not an Akter")
+def _loaded(ctx: click.Context, name: str) -> Akter:
+    """The application; a database or schema that the command line names is the one it has, or nothing runs."""
+    target: Target = ctx.obj
+    said = ctx.find_root()
+    url = target.url if said.get_parameter_source("url") is ParameterSource.COMMANDLINE else None
+    if url is not None:
+        # For an application that leaves it to the environment.
+        os.environ["AKTER_DATABASE_URL"] = url
+    app = load(name)
+    if url is not None and _place(engine_for(url)[0]) != _place(app.engine):
+        raise click.UsageError(f"{name} says itself which database it works on, another one than --url: leave out --url")
+    if said.get_parameter_source("schema") is ParameterSource.COMMANDLINE and target.schema != app.schema:
+        raise click.UsageError(f"{name} works in the schema {app.schema}: leave out --schema, or say Akter(schema=...)")
     return app
+
+
+def _place(engine: Engine) -> tuple[object, ...]:
+    return engine.url.host, engine.url.port, engine.url.database
 
 
 def _lanes(given: tuple[str, ...]) -> dict[str, int] | None:
     found: dict[str, int] = {}
     for lane in given:
         family, _, seats = lane.partition("=")
-        if not seats.isdigit():
+        if not seats.isdecimal():
             raise click.UsageError(f"--lane {lane!r} is not FAMILY=SEATS, such as intents=32")
         found[family] = int(seats)
     return found or None
 
 
-class _Wanted:
-    def __init__(self) -> None:
-        self.stop, self.now = threading.Event(), threading.Event()
-        self.signals = 0
-
-    def received(self, number: int, frame: FrameType | None) -> None:
-        self.signals += 1
-        self.stop.set()
-        if self.signals == 2:
-            self.now.set()
-        if self.signals > 2:
-            os._exit(LEFT_SOMETHING)
-
-
-@contextmanager
-def _signals() -> Iterator[_Wanted]:
-    wanted = _Wanted()
-    before = {number: signal.signal(number, wanted.received) for number in (signal.SIGTERM, signal.SIGINT)}
-    try:
-        yield wanted
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-
-
-def _stopped(runner: Runner, wanted: _Wanted, grace: float) -> Any:
-    """Stop in a thread of its own, so that a second signal can end the wait."""
-    result: list[Any] = []
-
-    def stop() -> None:
-        result.append(runner.stop(grace))
-
-    thread = threading.Thread(target=stop, name="akter-stop", daemon=True)
-    thread.start()
-    while thread.is_alive() and not wanted.now.is_set():
-        thread.join(0.2)
-    return result[0] if result else None
-
-
-def _supervise(processes: int, arguments: list[str], grace: float) -> int:
-    """Keep runner processes alive; an exit code is passed on when one keeps dying."""
-    command = [sys.executable, "-m", "akter", *_alone(arguments[1:])]
-    with _signals() as wanted:
-        children = [subprocess.Popen(command) for _ in range(processes)]
-        deaths: list[float] = []
-        code = 0
-        while not wanted.stop.wait(0.2):
-            for at, child in enumerate(children):
-                if child.poll() is None:
-                    continue
-                now = time.monotonic()
-                deaths = [death for death in deaths if now - death < _WITHIN] + [now]
-                click.echo(f"akter: runner process {child.pid} ended with {child.returncode}", err=True)
-                if len(deaths) > _RESTARTS:
-                    code = child.returncode or 1
-                    wanted.stop.set()
-                    break
-                children[at] = subprocess.Popen(command)
-        _end(children, wanted.now.is_set, grace)
-    worst = max((child.returncode or 0 for child in children), default=0)
-    return code or (worst if worst >= 0 else 1)
-
-
-def _alone(arguments: list[str]) -> list[str]:
+def _alone(arguments: Sequence[str]) -> list[str]:
+    """The same command line for one process."""
     kept: list[str] = []
     skip = False
     for argument in arguments:
@@ -184,20 +119,24 @@ def _alone(arguments: list[str]) -> list[str]:
     return kept
 
 
-def _end(children: list[subprocess.Popen[bytes]], at_once: Callable[[], bool], grace: float) -> None:
-    for child in children:
-        if child.poll() is None:
-            child.send_signal(signal.SIGTERM)
-    end = time.monotonic() + grace + 10.0
-    hurried = False
-    while any(child.poll() is None for child in children):
-        if at_once() and not hurried:
-            hurried = True
-            for child in children:
-                if child.poll() is None:
-                    child.send_signal(signal.SIGTERM)
-        if time.monotonic() > end:
-            for child in children:
-                if child.poll() is None:
-                    child.kill()
-        time.sleep(0.1)
+def _stopped(runner: Runner, ending: Ending, grace: float) -> Report | None:
+    """Stop in a thread of its own, so that a second signal can end the wait; then there is no report."""
+    result: list[Report] = []
+    thread = threading.Thread(target=lambda: result.append(runner.stop(grace)), name="akter-stop", daemon=True)
+    thread.start()
+    while thread.is_alive() and not ending.now.is_set():
+        thread.join(0.2)
+    return result[0] if result else None
+
+
+def _leave(runner: Runner, report: Report | None) -> NoReturn:
+    """End the process over what still runs, which rolls it back; what can be given back is."""
+    left = report.left if report is not None else tuple(runner.relay.held())
+    words = threading.Thread(target=runner.abandon, name="akter-abandon", daemon=True)
+    words.start()
+    words.join(_LAST_WORDS)
+    click.echo(f"akter: still ran, and will run again: {', '.join(left) or 'unknown'}", err=True)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    # Threads of handlers cannot be ended, and the interpreter might wait for some.
+    os._exit(LEFT_SOMETHING)

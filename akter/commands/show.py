@@ -9,6 +9,11 @@ from typing import Any
 
 import click
 
+from akter.finding import duration
+from akter.store.settle import PARKED_MS
+
+_NEVER = PARKED_MS // 2
+
 
 def rows(found: Sequence[Any], columns: Sequence[str], *, as_json: bool, empty: str) -> None:
     """Print dataclasses: as JSON lines with all their fields, or as a table of some columns."""
@@ -19,7 +24,7 @@ def rows(found: Sequence[Any], columns: Sequence[str], *, as_json: bool, empty: 
     if not found:
         click.echo(empty)
         return
-    table = [[title.replace("_ms", "").replace("_", " ") for title in columns]]
+    table = [[title.removesuffix("_ms").replace("_", " ") for title in columns]]
     table += [[_cell(name, getattr(row, name)) for name in columns] for row in found]
     widths = [max(len(line[at]) for line in table) for at in range(len(columns))]
     for line in table:
@@ -30,24 +35,11 @@ def _cell(name: str, value: Any) -> str:
     if value is None:
         return "-"
     if name.endswith("_ms"):
-        return duration(value)
+        return "never" if value > _NEVER else duration(value)
     if isinstance(value, tuple | list):
         return ", ".join(str(item) for item in value) or "-"
     if isinstance(value, dict):
         return ", ".join(f"{key}={item}" for key, item in value.items()) or "-"
     text = str(value).replace("\n", " ")
-    return text if len(text) <= 60 else text[:57] + "..."
-
-
-def duration(milliseconds: int) -> str:
-    """A duration a person reads at a glance: 250ms, 12.3s, 4m 10s, 3h 5m, 12d 4h."""
-    sign, rest = ("-" if milliseconds < 0 else ""), abs(milliseconds)
-    if rest < 1000:
-        return f"{sign}{rest}ms"
-    if rest < 60_000:
-        return f"{sign}{rest / 1000:.1f}s"
-    minutes = rest // 60_000
-    if minutes < 60:
-        return f"{sign}{minutes}m {rest // 1000 % 60}s"
-    hours = minutes // 60
-    return f"{sign}{hours}h {minutes % 60}m" if hours < 48 else f"{sign}{hours // 24}d {hours % 24}h"
+    # An id is there to be copied.
+    return text if len(text) <= 60 or name.endswith("_id") else text[:57] + "..."

@@ -64,4 +64,7 @@ class Loop:
                 self.failures += 1
                 wait = min(_LONGEST_WAIT, 0.1 * 2 ** min(self.failures, 10))
                 logger.exception("runner.loop_failed", extra={"akter_loop": self.name, "akter_failures": self.failures})
+            except BaseException:
+                logger.critical("runner.thread_died", exc_info=True, extra={"akter_loop": self.name})
+                raise
             self._signal.wait(wait)

@@ -11,12 +11,12 @@ import threading
 import time
 import uuid
 import weakref
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import sqlalchemy.exc
-from sqlalchemy import Engine
+from sqlalchemy import Connection, Engine
 from sqlalchemy.pool import QueuePool
 
 import akter
@@ -33,6 +33,7 @@ from akter.tables import SCHEMA
 logger = logging.getLogger("akter.runner")
 
 LEAST_LEASE = 37.0
+_PATIENCE = 5.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +74,7 @@ class Runner:
         self._listener = Listener(self._engine, around.statements, self.wake) if self.settings.listen else None
         self._pid, self._report = os.getpid(), None
         self._lock, self._stopped = threading.Lock(), threading.Event()
-        self._arrived = False
+        self._arrived, self._started_at, self._stopping = False, time.monotonic(), False
 
     _report: Report | None
 
@@ -95,6 +96,7 @@ class Runner:
         if self._stopped.is_set():
             raise AkterError("this Runner was stopped: make another one")
         self.app.verify()
+        self._started_at = time.monotonic()
         self.app.wakes.add(self.wake)
         self._loop.start()
         self._presence.start()
@@ -136,6 +138,7 @@ class Runner:
         end = time.monotonic() + grace
         if os.getpid() != self._pid:
             return Report(True, 0, 0, 0, 0, ())
+        self._stopping = True
         self.app.wakes.remove(self.wake)
         self._loop.stop()
         released = self.relay.stop_claiming()
@@ -159,28 +162,48 @@ class Runner:
         logger.info("runner.stopped", extra={"akter_runner": self.incarnation_id, "akter_left": list(left), "akter_released": released})
         return report
 
+    def abandon(self) -> tuple[str, ...]:
+        """Give back everything that is held, even what runs, and return its ids; the process has to end at once, which rolls that back."""
+        self._stopping = True
+        left = tuple(self.relay.held())
+        self.relay.abandon()
+        self._leave()
+        return left
+
     def _beat(self) -> float:
-        idle = self._loop.passed_at
-        idle_ms = int((time.monotonic() - idle) * 1000) if idle is not None else 0
-        with self._engine.begin() as connection:
-            translated = connection.execution_options(schema_translate_map={SCHEMA: self.app.schema})
-            if not self._arrived or not presence.beat(translated, self.incarnation_id, idle_ms, self._loop.failures > 0):
+        # A relay that never came through a pass has been idle since it started.
+        idle_ms = int((time.monotonic() - (self._loop.passed_at or self._started_at)) * 1000)
+        with self._deployment() as connection:
+            if not self._arrived or not presence.beat(connection, self.incarnation_id, idle_ms, self._stopping):
                 types = sorted(self.app.actors)
-                presence.arrive(translated, self.incarnation_id, self.label, akter.__version__, types, self.settings.lanes)
+                presence.arrive(connection, self.incarnation_id, self.label, akter.__version__, types, self.settings.lanes)
                 self._arrived = True
         return self.settings.heartbeat
 
     def _leave(self) -> None:
         if self._arrived:
-            with contextlib.suppress(sqlalchemy.exc.SQLAlchemyError), self._engine.begin() as connection:
-                translated = connection.execution_options(schema_translate_map={SCHEMA: self.app.schema})
-                presence.leave(translated, self.incarnation_id)
+            with contextlib.suppress(sqlalchemy.exc.SQLAlchemyError), self._deployment() as connection:
+                presence.leave(connection, self.incarnation_id)
+
+    @contextlib.contextmanager
+    def _deployment(self) -> Iterator[Connection]:
+        options: Any = {"isolation_level": "READ COMMITTED", "schema_translate_map": {SCHEMA: self.app.schema}}
+        with self._engine.connect() as given, given.execution_options(**options).begin():
+            # A sign of life that waits for a lock is none, and must not hold up the end either.
+            presence.limit(given, _PATIENCE)
+            yield given
 
     @property
     def failed(self) -> bool:
         """Whether a part of it cannot do its work now."""
         loops = [self._loop, self._presence]
         return any(loop.failures > 0 or not loop.alive for loop in loops) and not self._stopped.is_set()
+
+    @property
+    def lost(self) -> tuple[str, ...]:
+        """The names of its threads that died, which none should: without them it is not a runner any more."""
+        loops = [self._loop, self._presence, *([self._listener.loop] if self._listener is not None else [])]
+        return () if self._stopping else tuple(loop.name for loop in loops if not loop.alive)
 
     def _check_process(self) -> None:
         if os.getpid() != self._pid:

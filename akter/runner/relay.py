@@ -206,6 +206,15 @@ class Relay:
             logger.warning("relay.release_failed", exc_info=True)
             return 0
 
+    def abandon(self) -> None:
+        """Claim nothing more, and give back all that is held; what still runs is rolled back by the end of the process."""
+        self._stopping = True
+        with self._held_lock:
+            held = list(self._held.values())
+        for delivery in held:
+            delivery.begun = False
+        self._release(held)
+
     def held(self) -> list[str]:
         """The ids of the messages this runner holds."""
         with self._held_lock:

@@ -1,45 +1,60 @@
-"""What waits in the outbox and why, for people: lists, counts, and an operator's discard and redirect with an audit row."""
+"""What waits in the outbox and why, for people and gauges: a page of rows, and counts by kind, type and reason."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final, Literal, TypeAlias
 
 from sqlalchemy import (
+    ARRAY,
+    BigInteger,
+    Column,
     ColumnElement,
     Connection,
     Integer,
+    Text,
     and_,
     case,
-    delete,
-    exists,
+    false,
     func,
-    insert,
     literal,
+    literal_column,
     or_,
     select,
+    true,
     tuple_,
-    update,
+    union_all,
 )
 
-from akter.store.clock import now_ms
+from akter.store.clock import statement_ms
 from akter.store.settle import PARKED_MS
-from akter.tables import operator_audit, outbox, pauses
+from akter.tables import outbox
 
-REASONS = ("due", "future", "backoff", "claimed", "key", "parked", "paused", "unknown type")
-"""Why a row is not being delivered: due (a runner should take it any moment), future (a timer), backoff (it failed and waits), claimed (a
-runner holds it), key (a newer request of its key waits, or its group is full), parked (it can never succeed), paused, unknown type (no
-live runner serves its type)."""
+Reason: TypeAlias = Literal["due", "future", "backoff", "claimed", "key", "parked", "paused", "unknown type"]
+"""Why a row is not delivered yet. due: any runner should take it any moment. future: a timer. backoff: it failed and waits for its next
+try, or runs again now. claimed: a runner holds it for the first time. key: its group is full. parked: it can never succeed. paused: its
+family or type is. unknown type: no live runner serves its type."""
 
-_FAMILY = {"intent": "intents", "job": "jobs", "feed": "feed", "control": "control"}
-_AT_MOST = 100_000
+REASONS: Final = ("due", "future", "backoff", "claimed", "key", "parked", "paused", "unknown type")
+FAMILY: Final = {"intent": "intents", "job": "jobs", "feed": "feed", "control": "control"}
+STUCK: Final = 8
+"""Attempts from which a row that still waits is taken for stuck."""
+
+AT_MOST: Final = 1_000_000
+"""Rows at which counting stops, for those that are due and for the others."""
+
+Cursor: TypeAlias = tuple[int, str, int, str]
+Pauses: TypeAlias = frozenset[tuple[str, str]]
+"""What is paused: family and type, an empty type for the whole family."""
+
+_ORDER = (outbox.c.bucket, outbox.c.kind, outbox.c.due_at_ms, outbox.c.intent_id)
+_PARKED = literal_column(str(PARKED_MS), BigInteger())
 
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """One row, without its payload. Times are epoch milliseconds; `due_in_ms` is negative when it is late."""
+    """One row, without its payload. `due_in_ms` is negative when it is late; `cursor` is where the next page begins."""
 
     intent_id: str
     kind: str
@@ -53,66 +68,133 @@ class Waiting:
     attempts: int
     key: str | None
     last_error: str | None
-    cursor: tuple[int, str, int, str]
+    cursor: Cursor
 
 
 @dataclass(frozen=True, slots=True)
 class Count:
-    """Rows of one kind, type and reason; `late_ms` is the age of the oldest that is due. Counting stops at 100 000 rows per kind."""
+    """Rows of one kind, type and reason. `late_ms`: how long the oldest is due. `stuck`: those with 8 attempts or more, or parked."""
 
     kind: str
     target_type: str
     reason: str
     rows: int
     late_ms: int
+    stuck: int
 
 
-def _reason(served: Sequence[str]) -> ColumnElement[str]:
-    family = case(*((outbox.c.kind == kind, literal(name)) for kind, name in _FAMILY.items()), else_=literal("intents"))
-    held_back = exists().where(pauses.c.family == family, or_(pauses.c.target == literal(""), pauses.c.target == outbox.c.target_type))
-    due = outbox.c.due_at_ms <= now_ms()
-    return case(
-        (outbox.c.due_at_ms >= PARKED_MS, literal("parked")),
-        (and_(due, held_back), literal("paused")),
-        (and_(due, outbox.c.target_type.not_in(list(served) or [""])), literal("unknown type")),
-        (due, literal("due")),
-        (outbox.c.waiting, literal("key")),
-        (outbox.c.attempts == 0, literal("future")),
-        (outbox.c.last_error.is_not(None), literal("backoff")),
-        else_=literal("claimed"),
-    )
-
-
-def waiting(
+def page(
     connection: Connection,
     served: Sequence[str],
+    paused: Pauses,
     *,
     limit: int = 100,
-    after: tuple[int, str, int, str] | None = None,
-    reason: str | None = None,
+    after: Cursor | None = None,
+    reason: Reason | None = None,
     target_type: str | None = None,
     intent_id: str | None = None,
+    attempts: int = 0,
 ) -> list[Waiting]:
     """Rows in the order of the due index, a page at a time; `after` is the `cursor` of the last one."""
-    why = _reason(served).label("reason")
-    order = (outbox.c.bucket, outbox.c.kind, outbox.c.due_at_ms, outbox.c.intent_id)
-    asked = select(outbox, why, (outbox.c.due_at_ms - now_ms()).label("due_in_ms")).order_by(*order).limit(limit)
+    asked = select(
+        *(outbox.c[name] for name in ("intent_id", "kind", "tenant_id", "actor_type", "actor_id", "target_type", "target_id", "command")),
+        *(outbox.c[name] for name in ("due_at_ms", "attempts", "timer_key", "last_error", "bucket")),
+        _state().label("state"),
+        (outbox.c.due_at_ms - statement_ms()).label("due_in_ms"),
+    )
+    asked = asked.order_by(*_ORDER).limit(limit)
     if after is not None:
-        asked = asked.where(tuple_(*order) > tuple_(*(literal(value) for value in after)))
+        asked = asked.where(tuple_(*_ORDER) > tuple_(*(literal(value) for value in after)))
     if reason is not None:
-        asked = asked.where(why == reason)
+        asked = asked.where(_only(reason, served, paused))
     if target_type is not None:
         asked = asked.where(outbox.c.target_type == target_type)
     if intent_id is not None:
         asked = asked.where(outbox.c.intent_id == intent_id)
-    return [_waiting(row) for row in connection.execute(asked).mappings()]
+    if attempts:
+        asked = asked.where(outbox.c.attempts >= attempts)
+    return [_waiting(row, served, paused) for row in connection.execute(asked).mappings()]
 
 
-def _waiting(row: Any) -> Waiting:
+def counts(connection: Connection, served: Sequence[str], paused: Pauses) -> list[Count]:
+    """How many rows wait. Those that are due are found by index ranges, so that no number of future timers hides them."""
+    due = _in_buckets(outbox.c.due_at_ms <= statement_ms())
+    rest = select(*_counted()).where(outbox.c.due_at_ms > statement_ms()).limit(AT_MOST)
+    some = union_all(select(due), select(rest.subquery("rest"))).subquery("some")
+    state, now = some.c.state, statement_ms()
+    late = func.greatest(literal_column("0"), now - func.min(some.c.due_at_ms), type_=BigInteger())
+    stuck = func.count(type_=Integer()).filter(or_(some.c.attempts >= STUCK, state == literal_column("'parked'")))
+    grouped = (some.c.kind, some.c.target_type, state)
+    found = connection.execute(select(*grouped, func.count(type_=Integer()), late, stuck).group_by(*grouped).order_by(*grouped))
+    return [Count(row[0], row[1], _reason(row[2], row[0], row[1], served, paused), *row[3:]) for row in found]
+
+
+def _counted() -> list[ColumnElement[Any]]:
+    return [outbox.c.kind, outbox.c.target_type, outbox.c.due_at_ms, outbox.c.attempts, _state().label("state")]
+
+
+def _in_buckets(only: ColumnElement[bool]) -> Any:
+    """Rows of one index range per bucket and kind, as the claim finds them."""
+    buckets = func.generate_series(literal_column("-128"), literal_column("127")).table_valued(Column("bucket", Integer()), name="each")
+    given = literal_column("'{intent,job,feed,control}'::text[]", ARRAY(Text()))
+    kinds = func.unnest(given).table_valued(Column("kind", Text()), name="kinds").render_derived()
+    each = buckets.render_derived()
+    rows = (
+        select(*_counted())
+        .where(outbox.c.bucket == each.c.bucket, outbox.c.kind == kinds.c.kind, only)
+        .order_by(outbox.c.due_at_ms)
+        .limit(AT_MOST)
+        .lateral("ranges")
+    )
+    return select(*rows.c).select_from(each.join(kinds, true()).join(rows, true())).limit(AT_MOST).subquery("found")
+
+
+def _state() -> ColumnElement[str]:
+    def said(reason: str) -> ColumnElement[str]:
+        return literal_column(f"'{reason}'", Text())
+
+    return case(
+        (outbox.c.due_at_ms >= _PARKED, said("parked")),
+        (outbox.c.due_at_ms <= statement_ms(), said("due")),
+        (outbox.c.waiting, said("key")),
+        (outbox.c.attempts == literal_column("0"), said("future")),
+        (outbox.c.last_error.is_not(None), said("backoff")),
+        else_=said("claimed"),
+    )
+
+
+def _reason(state: str, kind: str, target_type: str, served: Sequence[str], paused: Pauses) -> str:
+    if state != "due":
+        return state
+    if not paused.isdisjoint({(FAMILY[kind], ""), (FAMILY[kind], target_type)}):
+        return "paused"
+    return "due" if target_type in served else "unknown type"
+
+
+def _only(reason: Reason, served: Sequence[str], paused: Pauses) -> ColumnElement[bool]:
+    if reason not in ("due", "paused", "unknown type"):
+        return _state() == reason
+    kinds = {family: kind for kind, family in FAMILY.items()}
+    held = or_(
+        false(),
+        *(
+            and_(outbox.c.kind == kinds[family], true() if target == "" else outbox.c.target_type == target)
+            for family, target in sorted(paused)
+            if family in kinds
+        ),
+    )
+    due = outbox.c.due_at_ms <= statement_ms()
+    if reason == "paused":
+        return and_(due, held)
+    known = outbox.c.target_type.in_(list(served) or [""])
+    return and_(due, ~held, known if reason == "due" else ~known)
+
+
+def _waiting(row: Any, served: Sequence[str], paused: Pauses) -> Waiting:
     return Waiting(
         row["intent_id"],
         row["kind"],
-        row["reason"],
+        _reason(row["state"], row["kind"], row["target_type"], served, paused),
         row["tenant_id"],
         f"{row['actor_type']}/{row['actor_id']}",
         row["target_type"],
@@ -123,61 +205,4 @@ def _waiting(row: Any) -> Waiting:
         row["timer_key"],
         row["last_error"],
         (row["bucket"], row["kind"], row["due_at_ms"], row["intent_id"]),
-    )
-
-
-def counts(connection: Connection, served: Sequence[str]) -> list[Count]:
-    """How many rows wait, by kind, type and reason."""
-    some = select(outbox.c.kind, outbox.c.target_type, _reason(served).label("reason"), outbox.c.due_at_ms).limit(_AT_MOST).subquery()
-    late = func.greatest(0, func.max(case((some.c.due_at_ms <= now_ms(), now_ms() - some.c.due_at_ms), else_=0)))
-    rows = connection.execute(
-        select(some.c.kind, some.c.target_type, some.c.reason, func.count(type_=Integer()), late)
-        .group_by(some.c.kind, some.c.target_type, some.c.reason)
-        .order_by(some.c.kind, some.c.target_type, some.c.reason)
-    )
-    return [Count(*row) for row in rows]
-
-
-def discard(connection: Connection, intent_id: str, operator: str, reason: str) -> bool:
-    """Delete a message that will never be wanted, with an audit row in the same transaction; returns whether it was there."""
-    gone = (
-        connection.execute(delete(outbox).where(outbox.c.intent_id == intent_id, outbox.c.kind == "intent").returning(outbox))
-        .mappings()
-        .all()
-    )
-    for row in gone:
-        kept = {name: row[name] for name in ("target_type", "target_id", "command", "payload", "attempts", "last_error")}
-        _audit(connection, row, operator, "outbox.discard", reason, kept)
-    return bool(gone)
-
-
-def redirect(connection: Connection, intent_id: str, to: dict[str, str], operator: str, reason: str) -> bool:
-    """Give a message another `target_type`, `target_id` or `command` and make it due; returns whether it was there."""
-    found = (
-        connection.execute(select(outbox).where(outbox.c.intent_id == intent_id, outbox.c.kind == "intent").with_for_update())
-        .mappings()
-        .all()
-    )
-    for row in found:
-        mine = and_(*(outbox.c[name] == row[name] for name in ("bucket", "routing_key", "intent_id")))
-        connection.execute(update(outbox).where(mine).values(**to, due_at_ms=now_ms(), attempts=0, last_error=None))
-        before = {name: row[name] for name in ("target_type", "target_id", "command")}
-        _audit(connection, row, operator, "outbox.redirect", reason, {"from": before, "to": to})
-    return bool(found)
-
-
-def _audit(connection: Connection, row: Any, operator: str, action: str, reason: str, outcome: dict[str, Any]) -> None:
-    connection.execute(
-        insert(operator_audit).values(
-            bucket=row["bucket"],
-            at_ms=now_ms(),
-            operator=operator,
-            action=action,
-            tenant_id=row["tenant_id"],
-            actor_type=row["actor_type"],
-            actor_id=row["actor_id"],
-            target=row["intent_id"],
-            reason=reason,
-            outcome=json.dumps(outcome),
-        )
     )

@@ -1,4 +1,4 @@
-"""Who runs a Runner: one row per start, with a sign of life; and what operators paused."""
+"""Who runs a Runner: one row per start, with a sign of life; what operators paused; and who holds old rows back."""
 
 from __future__ import annotations
 
@@ -7,19 +7,27 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import Connection, Text, cast, delete, literal, select, update
+from sqlalchemy import Connection, Text, cast, delete, func, literal, select, text, true, update
 from sqlalchemy.dialects.postgresql import insert
 
 from akter.store.clock import now_ms
-from akter.tables import pauses, runners
+from akter.tables import deployment, pauses, runners
+
+SILENT_MS = 20_000
+"""Milliseconds after its last sign of life when a runner is taken for gone."""
+
+IDLE_MS = 60_000
+"""Milliseconds after its last look for work when a runner is taken for stuck."""
 
 FORGOTTEN_MS = 86_400_000
 """Milliseconds after its last sign of life when a runner's row is removed."""
 
+_NEWEST = 1000
+
 
 @dataclass(frozen=True, slots=True)
 class Present:
-    """A runner as the database knows it. `silent_ms`: milliseconds since its last sign of life."""
+    """A runner as the database knows it. `silent_ms`: since its last sign of life; `idle_ms`: since its last look for work, as of then."""
 
     incarnation_id: str
     label: str
@@ -28,8 +36,18 @@ class Present:
     lanes: dict[str, int]
     started_at_ms: int
     silent_ms: int
-    idle_ms: int | None
+    idle_ms: int
     stopping: bool
+
+    @property
+    def alive(self) -> bool:
+        """Whether it gave a sign of life lately."""
+        return self.silent_ms <= SILENT_MS
+
+
+def limit(connection: Connection, seconds: float) -> None:
+    """Let no statement of this transaction take longer, waits for locks included."""
+    connection.execute(select(func.set_config("statement_timeout", str(int(seconds * 1000)), true())))
 
 
 def arrive(connection: Connection, incarnation_id: str, label: str, library: str, types: Sequence[str], lanes: Mapping[str, int]) -> None:
@@ -62,9 +80,11 @@ def present(connection: Connection) -> list[Present]:
             cast(runners.c.lanes, Text),
             runners.c.started_at_ms,
             (now_ms() - runners.c.heartbeat_at_ms).label("silent_ms"),
-            (runners.c.heartbeat_at_ms - runners.c.passed_at_ms).label("idle_ms"),
+            func.coalesce(runners.c.heartbeat_at_ms - runners.c.passed_at_ms, literal(0)).label("idle_ms"),
             runners.c.stopping,
-        ).order_by(runners.c.heartbeat_at_ms.desc(), runners.c.incarnation_id)
+        )
+        .order_by(runners.c.heartbeat_at_ms.desc(), runners.c.incarnation_id)
+        .limit(_NEWEST)
     )
     return [Present(row[0], row[1], row[2], tuple(row[3]), json.loads(row[4]), row[5], row[6], row[7], row[8]) for row in rows]
 
@@ -80,7 +100,35 @@ def resume(connection: Connection, family: str, target: str) -> bool:
     return connection.execute(delete(pauses).where(pauses.c.family == family, pauses.c.target == target)).rowcount == 1
 
 
+def served(found: Sequence[Present]) -> list[str]:
+    """The types that live runners serve."""
+    return sorted({name for runner in found if runner.alive for name in runner.types})
+
+
+def eldest(found: Sequence[Present]) -> str | None:
+    """The one live runner that does what only one shall do: the first that started."""
+    living = [(runner.started_at_ms, runner.incarnation_id) for runner in found if runner.alive and not runner.stopping]
+    return min(living)[1] if living else None
+
+
 def paused(connection: Connection) -> list[dict[str, Any]]:
     """Everything that is paused."""
     rows = connection.execute(select(pauses).order_by(pauses.c.family, pauses.c.target))
     return [dict(row) for row in rows.mappings()]
+
+
+def clock_offset_ms(connection: Connection) -> int:
+    """Milliseconds that a test moved the clock by; zero in earnest."""
+    return connection.execute(select(deployment.c.clock_offset_ms)).scalar_one_or_none() or 0
+
+
+def old_transactions(connection: Connection, seconds: int) -> list[tuple[int, str, int]]:
+    """Transactions of this database that are open longer, whose snapshots keep dead rows from being removed: pid, name and age."""
+    # Core has no spelling for make_interval with a named argument.
+    asked = text(
+        "SELECT pid, coalesce(application_name, ''), extract(epoch FROM clock_timestamp() - xact_start)::int AS age "
+        "FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid() "
+        "AND coalesce(backend_xmin, backend_xid) IS NOT NULL "
+        "AND xact_start < clock_timestamp() - make_interval(secs => :seconds) ORDER BY xact_start LIMIT 3"
+    )
+    return [(row[0], row[1], row[2]) for row in connection.execute(asked, {"seconds": seconds})]

@@ -1,0 +1,170 @@
+"""`Operator`: look after a deployment from code, as the commands `akter status`, `health`, `doctor`, `outbox`, `pause` and `resume` do.
+
+It needs the database, not the actors: none of the application's classes has to be imported.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from sqlalchemy import Connection, Engine, select
+
+from akter.errors import AkterError, ConfigurationError
+from akter.finding import Finding, findings
+from akter.store import apart, backlog, presence, repair
+from akter.store.backlog import Count, Cursor, Reason, Waiting
+from akter.store.presence import IDLE_MS, SILENT_MS, Present
+from akter.tables import SCHEMA
+
+__all__ = ["Operator", "Overview", "Health", "Present", "Waiting", "Count", "Finding", "SILENT_MS", "IDLE_MS"]
+
+_PATIENCE = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class Overview:
+    """Who runs, what waits, and what is paused, as of one moment."""
+
+    runners: list[Present]
+    waiting: list[Count]
+    paused: list[dict[str, Any]]
+
+
+class Health(NamedTuple):
+    """Whether some runner lives and looks for work, and what is so or not so."""
+
+    good: bool
+    said: str
+
+
+class Operator:
+    """Looks after the deployment in one database. `by` is who does it, for the audit rows.
+
+        operator = Operator(engine, by="ada")
+        for row in operator.waiting(reason="parked"):
+            operator.discard(row.intent_id, why="the shop closed")
+
+    Every statement is limited to ten seconds. What it changes commits with its audit row, or not at all.
+    """
+
+    def __init__(self, engine: Engine, *, schema: str = SCHEMA, by: str = "") -> None:
+        self._engine, self._schema, self._by = engine, schema, by
+
+    def runners(self) -> list[Present]:
+        """Every runner that was here within the last day, the newest sign of life first; those that are `alive` run."""
+        with self._reading() as connection:
+            return presence.present(connection)
+
+    def overview(self) -> Overview:
+        """Who runs, what waits, and what is paused."""
+        with self._reading() as connection:
+            runners = presence.present(connection)
+            paused = presence.paused(connection)
+            return Overview(runners, backlog.counts(connection, presence.served(runners), _pauses(paused)), paused)
+
+    def waiting(
+        self,
+        *,
+        limit: int = 100,
+        after: Cursor | None = None,
+        reason: Reason | None = None,
+        target_type: str | None = None,
+        intent_id: str | None = None,
+    ) -> list[Waiting]:
+        """A page of the rows that wait; the next page begins `after` the `cursor` of the last row."""
+        with self._reading() as connection:
+            served, paused = presence.served(presence.present(connection)), _pauses(presence.paused(connection))
+            wanted = {"reason": reason, "target_type": target_type, "intent_id": intent_id}
+            return backlog.page(connection, served, paused, limit=limit, after=after, **wanted)  # type: ignore[arg-type]
+
+    def findings(self) -> list[Finding]:
+        """What is wrong now, each with what to do."""
+        with self._reading() as connection:
+            return findings(connection)
+
+    def health(self, *, label: str = "", silent: float = SILENT_MS / 1000, idle: float = IDLE_MS / 1000) -> Health:
+        """Whether a runner whose label begins with `label` lives and looks for work.
+
+        `silent`: seconds without a sign of life after which a runner is gone. `idle`: seconds without a look for work after which it is
+        stuck. A runner whose seats are all taken by slow handlers still looks.
+        """
+        with self._reading() as connection:
+            found = [runner for runner in presence.present(connection) if runner.label.startswith(label)]
+        living = [runner for runner in found if runner.silent_ms <= silent * 1000]
+        staying = [runner for runner in living if not runner.stopping]
+        working = [runner for runner in staying if runner.idle_ms + runner.silent_ms <= idle * 1000]
+        of = f" whose label begins with {label!r}" if label else ""
+        if working:
+            return Health(True, f"{len(working)} of {len(living)} live runners{of} look for work")
+        if staying:
+            return Health(False, f"stuck: none of {len(staying)} live runners{of} looked for work within {idle:g} seconds")
+        if living:
+            return Health(False, f"stopping: {len(living)} live runners{of} take no more work")
+        return Health(False, f"nobody is running a Runner{of}")
+
+    def discard(self, intent_id: str, *, why: str = "") -> None:
+        """Delete a message for ever; its audit row keeps it. Raises `AkterError` when it is not there or a runner holds it."""
+        with self._writing() as connection:
+            _check(intent_id, repair.discard(connection, intent_id, self._by, why))
+
+    def redirect(self, intent_id: str, *, to: Mapping[str, str], why: str = "") -> None:
+        """Give a message another `target_type`, `target_id` or `command`, due at once.
+
+        Whether the receiver can read it shows when it is delivered. Raises `AkterError` when it is not there or a runner holds it.
+        """
+        if not to or not set(to) <= {"target_type", "target_id", "command"}:
+            raise ConfigurationError("a redirect says what changes: target_type, target_id or command")
+        with self._writing() as connection:
+            _check(intent_id, repair.redirect(connection, intent_id, to, self._by, why))
+            self._hint(connection)
+
+    def pause(self, family: str, target_type: str = "", *, why: str = "") -> bool:
+        """Let no runner claim work of a family, or of one type in it; returns whether it was not paused before. What runs goes on."""
+        with self._writing() as connection:
+            return presence.pause(connection, family, target_type, why)
+
+    def resume(self, family: str, target_type: str = "") -> bool:
+        """Let it be claimed again, now; returns whether it was paused."""
+        with self._writing() as connection:
+            was = presence.resume(connection, family, target_type)
+            self._hint(connection)
+            return was
+
+    def served(self) -> list[str]:
+        """The types that live runners serve."""
+        return presence.served(self.runners())
+
+    def _hint(self, connection: Connection) -> None:
+        told = select(*apart.notify().selected_columns)
+        connection.execute(told, {"channel": apart.channel(self._schema), "said": str(uuid.uuid4())})
+
+    def _reading(self) -> AbstractContextManager[Connection]:
+        return self._transaction("REPEATABLE READ", read_only=True)
+
+    def _writing(self) -> AbstractContextManager[Connection]:
+        return self._transaction("READ COMMITTED", read_only=False)
+
+    @contextmanager
+    def _transaction(self, isolation: Any, *, read_only: bool) -> Iterator[Connection]:
+        # Said explicitly: an engine of the application's may be in autocommit, and its database have other defaults.
+        options = {"isolation_level": isolation, "postgresql_readonly": read_only, "schema_translate_map": {SCHEMA: self._schema}}
+        with self._engine.connect() as given:
+            connection = given.execution_options(**options)
+            with connection.begin():
+                presence.limit(connection, _PATIENCE)
+                yield connection
+
+
+def _pauses(found: Sequence[Mapping[str, Any]]) -> backlog.Pauses:
+    return frozenset((row["family"], row["target"]) for row in found)
+
+
+def _check(intent_id: str, done: repair.Done) -> None:
+    if done == "absent":
+        raise AkterError(f"there is no message {intent_id} in the outbox: it was delivered, cancelled or discarded")
+    if done == "claimed":
+        raise AkterError(f"a runner holds the message {intent_id} now, and a change would come too late: see what becomes of it first")
