@@ -25,7 +25,7 @@ from akter import (
 )
 from akter.call import Call
 from akter.identity import CommandId
-from akter.testing import advance, inspect, pause_next, receipts
+from akter.testing import advance, crash_next, inspect, pause_next, receipts
 
 MINUTE, HOUR = 60_000, 3_600_000
 ran: list[str] = []
@@ -367,6 +367,28 @@ def test_a_command_in_flight_past_its_ids_expiry_completes_and_its_outcome_is_re
     with pytest.raises(CommandExpired):
         given(app, id, stock.add, 5)
     assert ran == ["add"]
+
+
+@pytest.mark.conformance("TURN-34")
+def test_a_command_admitted_before_its_ids_expiry_is_retried_past_it(akter_app) -> None:
+    app = akter_app(Stock, retry_window=timedelta(minutes=1))
+    stock = app.actor(Stock, "s-1")
+    tries: list[Any] = []
+
+    def watch(point: Any, _: Any) -> None:
+        if point == "before_delivery":
+            tries.append(point)
+            if len(tries) == 2:
+                advance(app, timedelta(minutes=1))
+
+    app.faults.watch(watch)
+    crash_next(app, "before_commit")
+    with pytest.raises(CommandExpired):
+        given(app, app.mint_command_id(), stock.add, 5)
+    assert len(tries) == 2
+    found = inspect(app, stock)
+    assert (found.state, len(found.receipts)) == ({"pieces": 5}, 1)
+    assert ran == ["add", "add"]
 
 
 @pytest.mark.conformance("ADM-04")

@@ -324,6 +324,8 @@ def test_turns_read_what_is_committed_whatever_isolation_the_database_defaults_t
     beside(f"ALTER DATABASE \"{name}\" SET default_transaction_isolation = '{level.lower()}'")
     engine = sqlalchemy.create_engine(akter_database, pool_size=4)
     app = Akter(engine, actors=[Stock], schema=akter_schema)
+    tries: list[str] = []
+    app.faults.watch(lambda point, _: tries.append(point))
     with pause_next(app, "before_commit") as pause:
         winner = start(given, app, "a", app.actor(Stock, "s-1").add, 1)
         pause.wait()
@@ -333,4 +335,6 @@ def test_turns_read_what_is_committed_whatever_isolation_the_database_defaults_t
         pause.release()
         assert (winner.result(20), duplicate.result(20), waiter.result(20)) == (1, 1, 3)
     assert ran == ["add", "add"]
+    # At those levels a waiter could only fail and be tried again.
+    assert tries.count("queued") == 3
     engine.dispose()
