@@ -16,6 +16,7 @@ from akter import Actor, Akter, command
 
 TURNS = 25
 entered, release = threading.Event(), threading.Event()
+apps: list[Akter] = []
 
 
 class Account(Actor):
@@ -42,7 +43,11 @@ class Account(Actor):
     @command
     def fork(self) -> int:
         self.balance += 1
-        return os.fork()
+        if (pid := os.fork()) == 0:
+            # Its commit must fail before anything is sent, so that a retry begins; the parent waits meanwhile, its turn open.
+            apps[0].faults.watch(lambda point, _: os._exit(0) if point == "before_delivery" else None)
+            return 0
+        return os.waitpid(pid, 0)[1]
 
 
 def make(url: str) -> Akter:
@@ -124,15 +129,14 @@ def beside_a_turn(app: Akter) -> dict[str, Any]:
 
 def in_a_turn(app: Akter) -> dict[str, Any]:
     """A fork in a handler, so that both processes come to its commit."""
+    apps.append(app)
     parent = os.getpid()
-    status = 1
     try:
-        pid = app.actor(Account, "hot").fork()
-        status = 0
+        status = app.actor(Account, "hot").fork()
     finally:
         if os.getpid() != parent:
-            os._exit(status)
-    return {"statuses": [os.waitpid(pid, 0)[1]], "again": app.actor(Account, "hot").add(1)}
+            os._exit(3)
+    return {"statuses": [status], "again": app.actor(Account, "hot").add(1)}
 
 
 if __name__ == "__main__":
