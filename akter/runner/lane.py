@@ -2,139 +2,171 @@
 
 from __future__ import annotations
 
-import contextvars
+import logging
 import queue
 import threading
 import time
 from collections.abc import Callable
-from concurrent.futures import Executor, Future
-from typing import Any, ParamSpec, TypeVar
+from typing import TypeAlias
 
-P = ParamSpec("P")
-R = TypeVar("R")
+logger = logging.getLogger("akter.runner")
 
 MAX_WIDEN = 64
-"""The widest probe, as a multiple of twice the free seats."""
+"""The widest probe, as a multiple of the narrowest."""
+
+PATIENCE = 0.05
+"""Seconds after a claim during which seats that are too few for a group are left free until there are more of them."""
+
+_LEAST_EACH = 4
+
+Work: TypeAlias = "Callable[[], None]"
 
 
-class DaemonExecutor(Executor):
-    """Worker threads that do not hold the interpreter at exit, as those of `ThreadPoolExecutor` would."""
+class Threads:
+    """Worker threads that do not hold the interpreter at exit, as those of `ThreadPoolExecutor` would; they start when needed."""
 
-    def __init__(self, name: str, threads: int) -> None:
-        self._name, self._most = name, threads
-        self._work: queue.SimpleQueue[tuple[Future[Any], Callable[[], Any]] | None] = queue.SimpleQueue()
+    def __init__(self, name: str, most: int) -> None:
+        self._name, self._most = name, most
+        self._work: queue.SimpleQueue[Work | None] = queue.SimpleQueue()
         self._lock = threading.Lock()
-        self._threads: list[threading.Thread] = []
-        self._idle, self._closed = 0, False
+        self._started = self._busy = 0
+        self._closed = False
 
-    def submit(self, fn: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> Future[R]:
-        """Run `fn` in a worker thread, with the caller's context variables."""
-        future: Future[R] = Future()
-        context = contextvars.copy_context()
+    def run(self, work: Work) -> None:
+        """Do something in one of the threads; raises `RuntimeError` after `close`, and when no thread can be started."""
         with self._lock:
             if self._closed:
-                raise RuntimeError("the executor is shut down")
-            self._work.put((future, lambda: context.run(fn, *args, **kwargs)))
-            if self._idle > 0:
-                self._idle -= 1
-            elif len(self._threads) < self._most:
-                thread = threading.Thread(target=self._run, name=f"{self._name}-{len(self._threads) + 1}", daemon=True)
-                self._threads.append(thread)
-                thread.start()
-        return future
+                raise RuntimeError("the lane is closed")
+            if self._busy >= self._started < self._most:
+                name = f"{self._name}-{self._started + 1}"
+                threading.Thread(target=self._run, name=name, daemon=True).start()
+                self._started += 1
+            self._busy += 1
+            self._work.put(work)
 
-    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
+    def close(self) -> None:
         """Take no more work; the threads end when what they do is done."""
         with self._lock:
             self._closed = True
-            for _ in self._threads:
+            for _ in range(self._started):
                 self._work.put(None)
-        if wait:
-            for thread in self._threads:
-                thread.join()
 
     def _run(self) -> None:
-        while (item := self._work.get()) is not None:
-            future, work = item
-            if future.set_running_or_notify_cancel():
-                try:
-                    future.set_result(work())
-                except BaseException as problem:  # noqa: BLE001 - a worker thread outlives whatever its work raises
-                    future.set_exception(problem)
-            del item, future, work
+        while (work := self._work.get()) is not None:
+            try:
+                work()
+            except BaseException:
+                logger.exception("runner.work_failed", extra={"akter_thread": threading.current_thread().name})
+            del work
             with self._lock:
-                self._idle += 1
+                self._busy -= 1
 
 
 class Lane:
-    """The seats of one family. A claim takes no more rows than are free, so a claimed row never waits while its lease runs.
+    """The seats of one family: `seats` rows at once, in `threads` units of work.
+
+    A claim takes no more rows than can start at once, so a claimed row never waits while its lease runs. Rows that share a transaction
+    share a thread, so while all that is found may share (`sharing`), a claim takes as many as there are seats, and waits until there is
+    room for a whole group.
 
     `more` says that due rows were left behind: then each freed seat wakes the relay. A claim that left seats empty although it saw more
-    rows met rows that others hold locked, and widens the next probe.
+    rows met rows that others hold locked, or one crowded bucket, and widens the next probe.
     """
 
-    def __init__(self, family: str, seats: int, wake: Callable[[], None]) -> None:
-        self.family, self.seats, self._wake = family, seats, wake
-        self._executor = DaemonExecutor(f"akter-{family}", seats)
+    def __init__(self, family: str, seats: int, threads: int, group: int, wake: Work) -> None:
+        self.family, self.seats, self.threads, self._wake = family, seats, threads, wake
+        self._least = min(group, max(1, seats // 2))
+        self._pool = Threads(f"akter-{family}", threads)
         self._changed = threading.Condition()
-        self._held = 0
-        self._widen, self.more = 1, False
+        self._rows = self._units = 0
+        self._widen, self.more, self.sharing = 1, False, False
+        self._claimed_at = 0.0
 
     @property
     def held(self) -> int:
         """Rows this runner holds."""
         with self._changed:
-            return self._held
+            return self._rows
+
+    def idle_threads(self) -> int:
+        """Units of work that may start now."""
+        with self._changed:
+            return self.threads - self._units
 
     def free(self) -> int:
         """Rows a claim may take now."""
-        return self.seats - self.held
-
-    def probe(self, free: int) -> int:
-        """Rows the next claim should look at."""
-        return 2 * free * self._widen
-
-    def claimed(self, free: int, taken: int, found: int) -> None:
-        """Remember what a claim for `free` seats took, and how many due rows it saw."""
-        self.more = taken > 0 and found > taken
-        self._widen = min(self._widen * 2, MAX_WIDEN) if taken < free and found > taken else 1
-
-    def start(self, rows: int, work: Callable[[], None]) -> None:
-        """Work on `rows` claimed rows in a thread of the family; their seats are free again when it ends."""
         with self._changed:
-            self._held += rows
+            seats, threads = self.seats - self._rows, self.threads - self._units
+        if not self.sharing or threads <= 0:
+            return min(seats, threads)
+        return seats if seats >= self._least or time.monotonic() > self._claimed_at + PATIENCE else 0
+
+    @property
+    def gathering(self) -> bool:
+        """Whether there are seats, left free for a moment because they are too few for a group."""
+        return self.free() == 0 and self.seats > self.held
+
+    def probe(self, free: int, buckets: int) -> tuple[int, int]:
+        """Rows the next claim should look at, and how many of each of the buckets."""
+        probe = 2 * free
+        return probe * self._widen, max(_LEAST_EACH, -(-2 * probe // buckets)) * self._widen
+
+    def claimed(self, free: int, taken: int, left: bool) -> bool:
+        """Remember what a claim for `free` rows took, and whether it saw more; returns whether to claim again at once."""
+        self._claimed_at = time.monotonic()
+        self.more = taken > 0 and left
+        hidden = taken < free and left and self._widen < MAX_WIDEN
+        if not (taken < free and left):
+            self._widen = max(1, self._widen // 2)
+        elif hidden:
+            self._widen *= 2
+        return self.more or hidden
+
+    def start(self, rows: int, work: Work) -> None:
+        """Work on `rows` claimed rows in a thread; whoever works calls `leave` as they are settled. Raises `RuntimeError` when closed."""
+        with self._changed:
+            self._rows += rows
+            self._units += 1
 
         def run() -> None:
             try:
                 work()
             finally:
-                self.leave(rows)
+                self.leave(0, units=1)
 
         try:
-            self._executor.submit(run)
+            self._pool.run(run)
         except BaseException:
-            self.leave(rows)
+            self.leave(rows, units=1)
             raise
 
-    def leave(self, rows: int) -> None:
+    def leave(self, rows: int, *, units: int = 0) -> None:
         """Free the seats of rows that are settled."""
         with self._changed:
-            self._held -= rows
+            self._rows -= rows
+            self._units -= units
             self._changed.notify_all()
-        if self.more:
+        if self.more and self.free() > 0:
             self._wake()
 
     def wait_idle(self, seconds: float) -> bool:
-        """Wait until no row is held; returns whether that is so."""
+        """Wait until nothing is held and nothing runs; returns whether that is so."""
+        return self._wait(lambda: self._rows == 0 and self._units == 0, seconds)
+
+    def wait_free(self, seconds: float) -> bool:
+        """Wait until a claim may take something; returns whether that is so."""
+        return self._wait(lambda: self.free() > 0, seconds)
+
+    def _wait(self, so: Callable[[], bool], seconds: float) -> bool:
         end = time.monotonic() + seconds
         with self._changed:
-            while self._held > 0:
+            while not so():
                 rest = end - time.monotonic()
                 if rest <= 0:
                     return False
-                self._changed.wait(min(rest, 1.0))
+                self._changed.wait(min(rest, PATIENCE))
         return True
 
     def close(self) -> None:
         """Take no more work."""
-        self._executor.shutdown(wait=False)
+        self._pool.close()

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import selectors
+import socket
 import time
 import uuid
 from collections.abc import Callable
@@ -37,6 +39,7 @@ class Listener:
         self._channel, self._me = apart.channel(statements.schema), str(uuid.uuid4())
         self._connection: psycopg.Connection[Any] | None = None
         self._heard = self._asked = 0.0
+        self._nudged, self._nudge = socket.socketpair()
         self.loop = Loop("akter-listen", self._pass)
         self.connected_once = False
 
@@ -64,12 +67,19 @@ class Listener:
             self._heard, self._asked, self.connected_once = time.monotonic(), 0.0, True
             # Whatever was said while nobody listened is due already.
             self._wake()
-        for said in connection.notifies(timeout=_TICK, stop_after=1):
+        with selectors.DefaultSelector() as either:
+            either.register(connection.fileno(), selectors.EVENT_READ)
+            either.register(self._nudged, selectors.EVENT_READ)
+            either.select(_TICK)
+        self._hear(connection)
+        self._check(connection)
+        return 0.0
+
+    def _hear(self, connection: psycopg.Connection[Any]) -> None:
+        for said in connection.notifies(timeout=0.0):
             self._heard, self._asked = time.monotonic(), 0.0
             if said.payload != self._me:
                 self._wake()
-        self._check(connection)
-        return 0.0
 
     def _check(self, connection: psycopg.Connection[Any]) -> None:
         now = time.monotonic()
@@ -79,6 +89,17 @@ class Listener:
             self._asked = now
             line = Line(self._statements.get(apart.notify), {"channel": self._channel, "said": self._me})
             fly(connection, Link(pooled=True), [line], _ANSWER)
+            # What came together with the answer is not on the socket any more.
+            self._hear(connection)
+
+    def stop(self) -> None:
+        """End the thread at once, and the connection with it."""
+        self.loop.stop()
+        with contextlib.suppress(OSError):
+            self._nudge.close()
+        if self.loop.join(2.0):
+            self.disconnect()
+            self._nudged.close()
 
     def disconnect(self) -> None:
         """Close the connection; the next pass opens another."""

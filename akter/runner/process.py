@@ -23,16 +23,24 @@ import akter
 from akter.app import Akter
 from akter.errors import AkterError, ConfigurationError
 from akter.runner.intent import Deliverer
+from akter.runner.lane import Lane
 from akter.runner.listener import Listener
 from akter.runner.loop import Loop
+from akter.runner.message import Held
 from akter.runner.relay import Relay
 from akter.runner.settings import Settings
+from akter.runner.settler import Settler
 from akter.store import presence
 from akter.tables import SCHEMA
 
 logger = logging.getLogger("akter.runner")
 
 LEAST_LEASE = 37.0
+BESIDE = 2
+"""Connections of a runner beside those of its deliveries: one to claim, one for its sign of life."""
+
+MAX_ROOM = 66
+"""Connections that a runner uses at most when the engine's pool sets no limit."""
 _PATIENCE = 5.0
 
 
@@ -51,9 +59,10 @@ class Report:
 class Runner:
     """Carries out what committed turns asked for. Any number of processes may run one; use it as a context manager.
 
-    `lanes` are the seats per work family, `{"intents": 16}` unless given. `label` is for people; a runner's identity is random. The
-    other options are those of `akter.runner.settings.Settings`. Constructing it starts nothing; it installs no signal handlers.
-    Raises `ConfigurationError` for options out of range and for a pool that is too small.
+    `lanes` are the seats per work family, `{"intents": 64}` unless given: the rows it holds at most. Messages that may not share a
+    transaction take a connection each, so no more of them run at once than the engine's pool holds, less two. `label` is for people; a
+    runner's identity is random. The other options are those of `akter.runner.settings.Settings`. Constructing it starts nothing; it
+    installs no signal handlers. Raises `ConfigurationError` for options out of range and for a pool that is too small.
     """
 
     def __init__(self, app: Akter, *, lanes: Mapping[str, int] | None = None, label: str | None = None, **options: Any) -> None:
@@ -65,16 +74,19 @@ class Runner:
             raise ConfigurationError(f"Runner: {problem}") from None
         self.app, self.incarnation_id = app, str(uuid.uuid4())
         self.label = label or f"{socket.gethostname()}:{os.getpid()}"
-        self._engine = _engine(app.engine, sum(self.settings.lanes.values()))
-        around = app.surroundings
-        self._deliverer = Deliverer(self._engine, around, app.actors, app.limits.execution, self.settings.ride, self.settings.max_backoff)
-        self.relay = Relay(self._engine, around.statements, self._deliverer, lambda: list(app.actors), self.settings, self.lease, self.wake)
+        self._engine, room = _engine(app.engine)
+        around, seats = app.surroundings, self.settings.lanes.get("intents", 0)
+        settler = Settler(self._engine, around.statements, self.settings.max_backoff)
+        self._deliverer = Deliverer(self._engine, around, app.limits.execution, self.settings.ride, Held(), settler)
+        self._lane = Lane("intents", seats, min(seats, room - BESIDE), self.settings.group, self.wake)
+        statements = around.statements
+        self.relay = Relay(self._engine, statements, app.actors, self._deliverer, self._lane, self.settings, lambda: self.lease)
         self._loop = Loop("akter-relay", self.relay.wait)
         self._presence = Loop("akter-heartbeat", self._beat)
         self._listener = Listener(self._engine, around.statements, self.wake) if self.settings.listen else None
         self._pid, self._report = os.getpid(), None
         self._lock, self._stopped = threading.Lock(), threading.Event()
-        self._arrived, self._started_at, self._stopping = False, time.monotonic(), False
+        self._started_at, self._arrived, self._stopping = 0.0, False, False
 
     _report: Report | None
 
@@ -91,18 +103,21 @@ class Runner:
         return max(LEAST_LEASE, longest + limits.lock + 5.0)
 
     def start(self) -> Runner:
-        """Check the schema and start the threads; raises `SchemaError`, and `AkterError` after a stop."""
+        """Check the schema and start the threads; raises `SchemaError`, and `AkterError` after a stop. A second call does nothing."""
         self._check_process()
-        if self._stopped.is_set():
-            raise AkterError("this Runner was stopped: make another one")
         self.app.verify()
-        self._started_at = time.monotonic()
-        self.app.wakes.add(self.wake)
-        self._loop.start()
-        self._presence.start()
-        if self._listener is not None:
-            self._listener.loop.start()
-        atexit.register(_stop_at_exit, weakref.ref(self))
+        with self._lock:
+            if self._report is not None:
+                raise AkterError("this Runner was stopped: make another one")
+            if self._started_at:
+                return self
+            self._started_at = time.monotonic()
+            self.app.wakes.add(self.wake)
+            self._loop.start()
+            self._presence.start()
+            if self._listener is not None:
+                self._listener.loop.start()
+        _running.add(self)
         logger.info("runner.started", extra={"akter_runner": self.incarnation_id, "akter_label": self.label})
         return self
 
@@ -127,8 +142,10 @@ class Runner:
     def stop(self, grace: float = 10.0) -> Report:
         """Stop claiming, give back what was not begun, finish what runs within `grace` seconds, and report what was left.
 
-        A second call returns the first one's report.
+        A second call returns the first one's report. In a process forked after it was made, it does nothing.
         """
+        if os.getpid() != self._pid:
+            return Report(True, 0, 0, 0, 0, ())
         with self._lock:
             if self._report is None:
                 self._report = self._stop(grace)
@@ -136,31 +153,29 @@ class Runner:
 
     def _stop(self, grace: float) -> Report:
         end = time.monotonic() + grace
-        if os.getpid() != self._pid:
-            return Report(True, 0, 0, 0, 0, ())
+        _running.discard(self)
         self._stopping = True
         self.app.wakes.remove(self.wake)
         self._loop.stop()
-        released = self.relay.stop_claiming()
-        self._loop.join(max(1.0, end - time.monotonic()))
         if self._listener is not None:
-            self._listener.loop.stop()
-        for lane in self.relay.lanes.values():
-            lane.wait_idle(max(0.0, end - time.monotonic()))
+            self._listener.stop()
+        self._presence.wake()
+        self.relay.stop_claiming(grace)
+        self._lane.wait_idle(max(0.0, end - time.monotonic()))
         left = tuple(self.relay.held())
         self.relay.close()
         # The sign of life ends last: while something runs, others must see who runs it.
         self._presence.stop()
-        self._presence.join(2.0)
+        for loop in (self._loop, self._presence):
+            loop.join(max(1.0, end - time.monotonic()))
         self._leave()
-        if self._listener is not None and self._listener.loop.join(2.0):
-            self._listener.disconnect()
         self._engine.dispose()
         self._stopped.set()
         counts = self._deliverer.counts
-        report = Report(not left, counts.delivered, counts.retried, counts.parked, released, left)
-        logger.info("runner.stopped", extra={"akter_runner": self.incarnation_id, "akter_left": list(left), "akter_released": released})
-        return report
+        logger.info(
+            "runner.stopped", extra={"akter_runner": self.incarnation_id, "akter_left": list(left), "akter_released": counts.released}
+        )
+        return Report(not left, counts.delivered, counts.retried, counts.parked, counts.released, left)
 
     def abandon(self) -> tuple[str, ...]:
         """Give back everything that is held, even what runs, and return its ids; the process has to end at once, which rolls that back."""
@@ -181,7 +196,8 @@ class Runner:
         return self.settings.heartbeat
 
     def _leave(self) -> None:
-        if self._arrived:
+        # Without a database there is nothing to be waited for.
+        if self._arrived and not self._presence.failures:
             with contextlib.suppress(sqlalchemy.exc.SQLAlchemyError), self._deployment() as connection:
                 presence.leave(connection, self.incarnation_id)
 
@@ -216,19 +232,26 @@ class Runner:
         self.stop()
 
 
-def _engine(given: Engine, seats: int) -> Engine:
-    """An engine like the application's with a pool of its own, so that relay and application never starve each other."""
+def _engine(given: Engine) -> tuple[Engine, int]:
+    """An engine like the application's with a pool of its own, so that relay and application never starve each other, and its size."""
     pool = given.pool.recreate()
-    needed = seats + 2
-    if isinstance(pool, QueuePool):
-        room = pool.size() + max(0, pool._max_overflow)
-        if pool._max_overflow >= 0 and room < min(needed, 4):
-            raise ConfigurationError(
-                f"Runner: the engine's pool holds {room} connections and the relay needs at least 4: make pool_size larger"
-            )
-    return Engine(pool, given.dialect, given.url, hide_parameters=given.hide_parameters)
+    room = MAX_ROOM
+    if isinstance(pool, QueuePool) and pool.size() > 0 and pool._max_overflow >= 0:
+        room = min(room, pool.size() + pool._max_overflow)
+    if room <= BESIDE:
+        raise ConfigurationError(
+            f"Runner: the engine's pool holds {room} connections, and a runner needs {BESIDE + 1} of its own: "
+            "one to claim, one for its sign of life, and one for each delivery at a time; make pool_size larger"
+        )
+    return Engine(pool, given.dialect, given.url, hide_parameters=given.hide_parameters), room
 
 
-def _stop_at_exit(runner: weakref.ref[Runner]) -> None:
-    if (found := runner()) is not None:
-        found.stop(grace=2.0)
+_running: weakref.WeakSet[Runner] = weakref.WeakSet()
+
+
+def _stop_all() -> None:
+    for runner in list(_running):
+        runner.stop(grace=2.0)
+
+
+atexit.register(_stop_all)

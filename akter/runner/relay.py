@@ -12,13 +12,19 @@ import random
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass
-from typing import Any
+from functools import partial
+from itertools import chain
 
+from sqlalchemy import Engine
+
+from akter.definition import Definition
 from akter.errors import AkterError, Unavailable
-from akter.runner.intent import Deliverer, Delivery
-from akter.runner.lane import Lane
+from akter.runner.grouping import Unit, plan
+from akter.runner.intent import Deliverer
+from akter.runner.lane import PATIENCE, Lane
+from akter.runner.message import Delivery, read
 from akter.runner.settings import Settings
 from akter.store import claim, failure
 from akter.store.claim import Claimed
@@ -30,10 +36,14 @@ logger = logging.getLogger("akter.relay")
 DRAIN_ROUNDS = 100
 """Rounds after which a drain whose deliveries keep asking for more is taken for a loop."""
 
+_SECONDS = 30.0
+_LONG = 2.0
+"""Seconds after which a thread gives back what it has not begun: its row's lease runs, and others may have time."""
+
 
 @dataclass(frozen=True, slots=True)
 class Pass:
-    """What one pass did. `quiet`: nothing was held when it started. `backlog`: due rows were left behind."""
+    """What one pass did. `quiet`: nothing was held when it started. `backlog`: there may be more to claim."""
 
     claimed: int = 0
     backlog: bool = False
@@ -41,54 +51,58 @@ class Pass:
 
 
 class Relay:
-    """Passes over the outbox; `lease` is the seconds that a claimed row is this runner's."""
+    """Passes over the outbox; `lease` says the seconds that a claimed row is this runner's, `actors` whom it delivers for."""
 
     def __init__(
         self,
-        engine: Any,
+        engine: Engine,
         statements: Statements,
+        actors: Mapping[str, Definition],
         deliverer: Deliverer,
-        served: Callable[[], Sequence[str]],
+        lane: Lane,
         settings: Settings,
-        lease: float,
-        wake: Callable[[], None],
+        lease: Callable[[], float],
     ) -> None:
-        self._engine, self._statements, self._deliverer, self._served = engine, statements, deliverer, served
-        self._settings, self._lease, self._wake = settings, lease, wake
-        self.lanes: Mapping[str, Lane] = {family: Lane(family, seats, wake) for family, seats in settings.lanes.items()}
+        self._engine, self._statements, self._actors = engine, statements, actors
+        self._deliverer, self._settler, self._held = deliverer, deliverer.settler, deliverer.held
+        self.lane, self._settings, self._lease = lane, settings, lease
         self._lock, self._stopping = threading.Lock(), False
         self._first = 0
-        self._held: dict[str, Delivery] = {}
-        self._held_lock = threading.Lock()
 
     def wait(self) -> float:
         """Do one pass, and say how long to wait for the next; what the relay's loop runs."""
         done = self.run_pass()
-        if done.claimed and done.backlog and any(lane.free() > 0 for lane in self.lanes.values()):
+        if done.backlog and self.lane.free() > 0:
             return 0.0
+        if done.backlog and self.lane.gathering:
+            return PATIENCE
         return self._settings.poll * random.uniform(0.9, 1.1)
 
     def run_pass(self) -> Pass:
         """Claim what is due, as far as there are free seats, and start it."""
         with self._lock:
-            lane = self.lanes.get("intents")
-            if self._stopping or lane is None:
+            lane = self.lane
+            if not lane.seats:
                 return Pass()
-            quiet = all(one.held == 0 for one in self.lanes.values())
+            quiet = lane.wait_idle(0.0)
             free = min(lane.free(), self._settings.pass_limit)
-            if free <= 0:
+            if self._stopping or free <= 0:
+                # Whoever frees a seat must look again: what woke this pass may be due.
+                lane.more = not self._stopping
                 return Pass(backlog=lane.more, quiet=quiet)
-            sent = time.monotonic()
+            sent, lease, left = time.monotonic(), self._lease(), False
             rows: list[Claimed] = []
-            found = 0
             for first, last in self._ranges():
-                if len(rows) < free:
-                    taken, seen = self._claim(first, last, free - len(rows), lane.probe(free))
-                    rows += taken
-                    found += seen
-            lane.claimed(free, len(rows), found)
-            self._start(lane, rows, sent + self._lease)
-            return Pass(len(rows), any(one.more for one in self.lanes.values()), quiet)
+                if len(rows) == free:
+                    left = True
+                    break
+                probe, each = lane.probe(free - len(rows), last - first + 1)
+                taken, found, deepest = self._claim(first, last, free - len(rows), probe, each, lease)
+                rows += taken
+                left = left or found > len(taken) or deepest >= each
+            backlog = lane.claimed(free, len(rows), left)
+            self._start(rows, sent + lease, full=len(rows) == free)
+            return Pass(len(rows), backlog, quiet)
 
     def _ranges(self) -> list[tuple[int, int]]:
         """The ranges, starting with another one in each pass, so that none always gets what capacity is left."""
@@ -97,130 +111,142 @@ class Relay:
         self._first += 1
         return ranges[at:] + ranges[:at]
 
-    def _claim(self, first: int, last: int, limit: int, probe: int) -> tuple[list[Claimed], int]:
+    def _claim(self, first: int, last: int, limit: int, probe: int, each: int, lease: float) -> tuple[list[Claimed], int, int]:
         values = {
             "first": first,
             "last": last,
-            "served": list(self._served()),
+            "served": list(self._actors),
             "limit": limit,
             "probe": probe,
-            "lease_ms": int(self._lease * 1000),
-            "max_backoff_ms": int(self._settings.max_backoff * 1000),
+            "each": each,
+            "lease_ms": round(lease * 1000),
+            "max_backoff_ms": round(self._settings.max_backoff * 1000),
         }
         with Wire(self._engine, self._statements) as wire:
             try:
-                answer = wire.fly([Line(self._statements.get(claim.intents), values)], 30.0)[0].rows
+                answer = wire.fly([Line(self._statements.get(claim.intents), values)], _SECONDS)[0].rows
             except StatementFailed as failed:
                 raise failure.of_statement(failed.error, "", self._statements.schema) from failed.error
             except Lost as lost:
                 raise Unavailable(f"the database connection was lost: {lost}") from lost
-        rows = [Claimed(*row) for row in answer if row[1] is not None]
-        return rows, answer[0][0] if answer else 0
+        rows = [Claimed(*row) for row in answer if row[2] is not None]
+        return sorted(rows, key=lambda row: row.scheduled_at_ms), answer[0][0], answer[0][1]
 
-    def _start(self, lane: Lane, rows: Sequence[Claimed], until: float) -> None:
+    def _start(self, rows: Sequence[Claimed], until: float, *, full: bool) -> None:
         ready: list[Delivery] = []
+        unread: list[tuple[Claimed, BaseException]] = []
         for row in rows:
-            delivery = self._deliverer.prepare(row, until)
-            if delivery is not None:
-                ready.append(delivery)
-        with self._held_lock:
-            self._held.update((delivery.call.id, delivery) for delivery in ready)
-        for group in self._groups(ready):
-            self._submit(lane, group)
-
-    def _groups(self, ready: Sequence[Delivery]) -> list[list[Delivery]]:
-        """Messages for different actors go together when their commands may; one message per actor and group."""
-        groups: list[list[Delivery]] = []
-        open_groups: deque[tuple[list[Delivery], set[Any]]] = deque()
-        for delivery in ready:
-            if self._settings.group == 1 or not self._deliverer.pace.may_share(delivery.call.command):
-                groups.append([delivery])
-                continue
-            for group, actors in open_groups:
-                if len(group) < self._settings.group and delivery.call.address not in actors:
-                    group.append(delivery)
-                    actors.add(delivery.call.address)
-                    break
-            else:
-                fresh = [delivery]
-                groups.append(fresh)
-                open_groups.append((fresh, {delivery.call.address}))
-        return groups
-
-    def _submit(self, lane: Lane, group: list[Delivery]) -> None:
-        def work() -> None:
-            alone: list[Delivery] = []
             try:
-                alone = self._deliverer.deliver(group)
-            except Exception:
-                logger.exception("relay.delivery_failed")
-            finally:
-                with self._held_lock:
-                    for delivery in group:
-                        if delivery not in alone:
-                            self._held.pop(delivery.call.id, None)
-                for delivery in alone:
-                    delivery.begun = False
-                    self._submit(lane, [delivery])
+                ready.append(Delivery(row, until, read(row, self._actors)))
+            except BaseException as problem:  # noqa: BLE001 - a row that cannot be read must not keep the others from their threads
+                unread.append((row, problem))
+        self._held.add(ready)
+        if self._stopping:
+            self._give_back(ready)
+            return
+        units = plan(ready, self._deliverer.pace, self._settings.group)
+        self.lane.sharing = full and not unread and all(len(unit[0]) > 1 for unit in units)
+        if unread:
+            self._run(len(unread), partial(self._refuse, unread), [])
+        room = max(0, self.lane.idle_threads())
+        for unit in units[:room]:
+            deliveries = list(chain.from_iterable(unit))
+            self._run(len(deliveries), partial(self._work, unit), deliveries)
+        # Rows that were expected to share, and do not, would wait for a thread: others may have one.
+        self._give_back(list(chain.from_iterable(chain.from_iterable(units[room:]))))
 
+    def _run(self, rows: int, work: Callable[[], None], deliveries: Sequence[Delivery]) -> None:
         try:
-            lane.start(len(group), work)
+            self.lane.start(rows, work)
         except RuntimeError:
-            # The executor is closed: the runner stops, and what was not begun is given back.
-            self._release(group)
+            # The lane is closed, or no thread can be had.
+            self._give_back(deliveries)
+
+    def _refuse(self, unread: Sequence[tuple[Claimed, BaseException]]) -> None:
+        try:
+            self._settler.wait(unread)
+        finally:
+            self.lane.leave(len(unread))
+
+    def _work(self, unit: Unit) -> None:
+        """Deliver batch after batch; those that must run alone come next."""
+        end, waiting = time.monotonic() + _LONG, deque(unit)
+        mine = set(chain.from_iterable(unit))
+        try:
+            while waiting:
+                batch = waiting.popleft()
+                again = self._deliverer.deliver(batch)
+                self._held.pause(again)
+                settled = set(batch).difference(again)
+                self._let_go(settled)
+                mine -= settled
+                kept = self._spread(again)
+                mine -= set(again).difference(kept)
+                waiting.extendleft([delivery] for delivery in reversed(kept))
+                if self._stopping or time.monotonic() > end:
+                    break
+        finally:
+            self._give_back(list(mine))
+            self._let_go(mine)
+
+    def _let_go(self, deliveries: Set[Delivery]) -> None:
+        self._held.forget(deliveries)
+        self.lane.leave(len(deliveries))
+
+    def _spread(self, again: Sequence[Delivery]) -> list[Delivery]:
+        """Let idle threads take their part of what must run alone; returns what is left to this one."""
+        parts = 1 + max(0, min(self.lane.idle_threads(), len(again) - 1))
+        for part in range(1, parts):
+            given = again[part::parts]
+            self._run(len(given), partial(self._work, [[delivery] for delivery in given]), given)
+            self.lane.leave(len(given))
+        return list(again[::parts])
+
+    def _give_back(self, deliveries: Sequence[Delivery] | None) -> None:
+        waiting = self._held.give_back(deliveries)
+        try:
+            released = self._settler.release([delivery.row for delivery in waiting])
+        except AkterError as problem:
+            logger.warning("relay.release_failed", extra={"akter_rows": len(waiting), "akter_reason": str(problem)[:500]})
+        else:
+            self._settler.counts.add(released=released)
 
     def drain(self, seconds: float = 300.0) -> None:
         """Deliver until nothing is due and nothing runs; raises `AkterError` when deliveries keep asking for more without end."""
         end, rounds = time.monotonic() + seconds, 0
         while rounds < DRAIN_ROUNDS:
-            for lane in self.lanes.values():
-                if not lane.wait_idle(end - time.monotonic()):
-                    raise AkterError(f"the {lane.family} did not finish within {seconds} seconds")
+            if self._stopping:
+                raise AkterError("this Runner was stopped, and delivers nothing more")
             done = self.run_pass()
             if done.claimed == 0 and done.quiet and not done.backlog:
                 return
             if done.claimed and not done.backlog:
                 rounds += 1
-            if time.monotonic() > end:
-                raise AkterError(f"the outbox did not drain within {seconds} seconds")
+            wait = self.lane.wait_free if done.backlog else self.lane.wait_idle
+            if not wait(end - time.monotonic()):
+                raise AkterError(f"the outbox did not drain within {seconds} seconds; {self.lane.held} messages still run")
         raise AkterError("the outbox does not settle: messages keep asking for messages that are due at once")
 
-    def stop_claiming(self) -> int:
-        """Claim nothing more, and give back what was claimed but not begun; returns how many rows that were."""
-        with self._lock:
-            self._stopping = True
-        with self._held_lock:
-            waiting = [delivery for delivery in self._held.values() if not delivery.begun]
-        return self._release(waiting)
+    def stop_claiming(self, seconds: float) -> None:
+        """Claim nothing more, and give back what was claimed but not begun.
 
-    def _release(self, waiting: Sequence[Delivery]) -> int:
-        for delivery in waiting:
-            # Its thread finds the lease over and drops it.
-            delivery.until = 0.0
-        with self._held_lock:
-            for delivery in waiting:
-                self._held.pop(delivery.call.id, None)
-        try:
-            return self._deliverer.release(waiting)
-        except AkterError:
-            logger.warning("relay.release_failed", exc_info=True)
-            return 0
+        Waits at most `seconds` for a pass that is under way; what that one claims is given back by itself.
+        """
+        self._stopping = True
+        if self._lock.acquire(timeout=max(0.0, seconds)):
+            self._lock.release()
+        self._give_back(None)
 
     def abandon(self) -> None:
         """Claim nothing more, and give back all that is held; what still runs is rolled back by the end of the process."""
         self._stopping = True
-        with self._held_lock:
-            held = list(self._held.values())
-        for delivery in held:
-            delivery.begun = False
-        self._release(held)
+        self._held.pause()
+        self._give_back(None)
 
     def held(self) -> list[str]:
         """The ids of the messages this runner holds."""
-        with self._held_lock:
-            return sorted(self._held)
+        return self._held.ids()
 
     def close(self) -> None:
-        """End the lanes' threads when what they do is done."""
-        for lane in self.lanes.values():
-            lane.close()
+        """End the lane's threads when what they do is done."""
+        self.lane.close()

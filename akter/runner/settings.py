@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import cast
 
 from akter.errors import ConfigurationError
 
@@ -15,14 +17,14 @@ MAX_SECONDS = 2_147_483.647
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """`lanes`: seats per family. `poll`: seconds between passes without a wake-up. `claim_lease`: seconds a claimed row is this runner's,
-    by default as long as the longest turn may take. `max_backoff`: the longest wait of a failing row, in seconds. `pass_limit`: rows a
-    pass takes at most. `group`: messages delivered in one transaction. `listen`: wait for hints of other processes. `ride`: delete a
-    delivered row in its receiver's commit instead of after it. `heartbeat`: seconds between signs of life.
+    """`lanes`: seats per family, the rows that it holds at most. `poll`: seconds between passes without a wake-up. `claim_lease`: seconds a
+    claimed row is this runner's, by default as long as the longest turn may take. `max_backoff`: the longest wait of a failing row, in
+    seconds. `pass_limit`: rows a pass takes at most. `group`: messages delivered in one transaction. `listen`: wait for hints of other
+    processes. `ride`: delete a delivered row in its receiver's commit instead of after it. `heartbeat`: seconds between signs of life.
     `ranges`: the buckets it claims from.
     """
 
-    lanes: Mapping[str, int] = field(default_factory=lambda: {"intents": 16})
+    lanes: Mapping[str, int] = field(default_factory=lambda: {"intents": 64})
     poll: float = 1.0
     claim_lease: float | None = None
     max_backoff: float = 256.0
@@ -34,6 +36,8 @@ class Settings:
     ranges: tuple[tuple[int, int], ...] = ((-128, 127),)
 
     def __post_init__(self) -> None:
+        if not isinstance(cast(object, self.lanes), Mapping):
+            raise ConfigurationError(f'Runner: lanes is a mapping such as {{"intents": 16}}, not {self.lanes!r}')
         for family, seats in self.lanes.items():
             if family not in FAMILIES:
                 raise ConfigurationError(f"Runner: there is no family {family!r}; the families are {', '.join(FAMILIES)}")
@@ -42,11 +46,16 @@ class Settings:
         _count("group", self.group, 1, 32)
         for name in ("poll", "claim_lease", "max_backoff", "heartbeat"):
             value = getattr(self, name)
-            if value is not None and not 0.001 <= value <= MAX_SECONDS:
+            if value is None and name == "claim_lease":
+                continue
+            if isinstance(value, bool) or not isinstance(value, int | float) or not 0.001 <= value <= MAX_SECONDS:
                 raise ConfigurationError(f"Runner: {name} is seconds between 0.001 and {MAX_SECONDS}, not {value!r}")
         for first, last in self.ranges:
             if not -128 <= first <= last <= 127:
                 raise ConfigurationError("Runner: ranges are pairs of buckets within -128 to 127, the first not above the last")
+        ends = sorted(self.ranges)
+        if not ends or any(last >= following for (_, last), (following, _) in pairwise(ends)):
+            raise ConfigurationError("Runner: ranges are at least one pair of buckets, and none overlaps another")
 
 
 def _count(name: str, value: object, least: int, most: int) -> None:

@@ -36,9 +36,11 @@ _KEY = ("bucket", "routing_key", "intent_id")
 
 
 class Claimed(NamedTuple):
-    """One row of a claim, and `found`: how many due rows the probe saw. A claim that took nothing returns one row with only `found`."""
+    """One row of a claim. `found`: how many due rows the probe saw; `deepest`: how many of them in the fullest bucket. A claim that took
+    nothing returns one row with only these."""
 
     found: int
+    deepest: int
     bucket: int
     routing_key: int
     intent_id: str
@@ -61,33 +63,39 @@ class Claimed(NamedTuple):
 def intents() -> Select[Any]:
     """Claim due intents for the types served here.
 
-    Parameters: `first` and `last` bucket, `served` types, `limit` rows, `probe` rows to look at, `lease_ms`, `max_backoff_ms`.
+    Parameters: `first` and `last` bucket, `served` types, `limit` rows, `probe` rows to look at and `each` of one bucket, `lease_ms`,
+    `max_backoff_ms`.
     """
     served = _served("intents")
     candidates = _candidates("intent", outbox.c.target_type == func.any(served))
     locked = _locked("intent", candidates)
-    waited = cast(1000 * func.power(2, func.least(outbox.c.attempts, 31), type_=Float()), Float)
-    wait = func.greatest(
-        bindparam("lease_ms", type_=BigInteger()),
-        cast(func.least(waited, cast(bindparam("max_backoff_ms", type_=BigInteger()), Float)), BigInteger),
-        type_=BigInteger(),
-    )
+    exponent = func.least(outbox.c.attempts, literal_column("31"), type_=Integer())
+    doubled: ColumnElement[float] = func.power(literal_column("2.0"), exponent, type_=Float()) * literal_column("1000")
+    waited = func.least(doubled, bindparam("max_backoff_ms", type_=BigInteger()), type_=Float())
+    wait = func.greatest(bindparam("lease_ms", type_=BigInteger()), cast(waited, BigInteger), type_=BigInteger())
     claimed = (
         update(outbox)
-        .values(attempts=outbox.c.attempts + 1, due_at_ms=statement_ms() + wait)
+        .values(attempts=outbox.c.attempts + literal_column("1"), due_at_ms=statement_ms() + wait)
         .where(and_(*(outbox.c[name] == locked.c[name] for name in _KEY)))
         .returning(*_returned())
         .cte("claimed")
     )
-    found = select(func.count(type_=Integer()).label("found")).select_from(candidates).subquery("counted")
-    return select(found.c.found, *claimed.c).select_from(found.outerjoin(claimed, true()))
+    counted = _counted(candidates)
+    return select(*counted.c, *claimed.c).select_from(counted.outerjoin(claimed, true()))
 
 
 def _returned() -> list[ColumnElement[Any]]:
-    names = [name for name in Claimed._fields if name not in ("found", "claimed_until_ms")]
-    columns: list[Any] = [outbox.c[name] for name in names]
-    columns.insert(Claimed._fields.index("claimed_until_ms") - 1, outbox.c.due_at_ms.label("claimed_until_ms"))
-    return columns
+    named: dict[str, Any] = {column.name: column for column in outbox.c}
+    named["claimed_until_ms"] = outbox.c.due_at_ms.label("claimed_until_ms")
+    return [named[name] for name in Claimed._fields[2:]]
+
+
+def _counted(candidates: Any) -> Any:
+    per_bucket = select(func.count().label("rows")).select_from(candidates).group_by(candidates.c.bucket).subquery("per_bucket")
+    rows = per_bucket.c["rows"]
+    none: ColumnElement[int] = literal_column("0")
+    found, deepest = func.coalesce(func.sum(rows), none), func.coalesce(func.max(rows), none)
+    return select(cast(found, Integer).label("found"), cast(deepest, Integer).label("deepest")).subquery("counted")
 
 
 def _served(family: str) -> Any:
@@ -101,7 +109,10 @@ def _served(family: str) -> Any:
 
 
 def _candidates(kind: str, only: Any) -> Any:
-    """One index range per bucket, so the cost follows due rows of one kind, never future timers or other kinds. No locks."""
+    """One index range per bucket, so the cost follows due rows of one kind, never future timers or other kinds. No locks.
+
+    A bucket gives `each` rows at most: else every claim would read a backlog many times over.
+    """
     buckets = func.generate_series(bindparam("first", type_=Integer()), bindparam("last", type_=Integer()))
     each = buckets.table_valued(Column("bucket", Integer()), name="each").render_derived()
     # The filter stands inside the probe: due rows nobody here can take must not fill its limit.
@@ -114,7 +125,7 @@ def _candidates(kind: str, only: Any) -> Any:
             only,
         )
         .order_by(outbox.c.due_at_ms)
-        .limit(bindparam("probe", type_=Integer()))
+        .limit(bindparam("each", type_=Integer()))
         .lateral("due")
     )
     chosen = select(*(due.c[name] for name in _KEY)).select_from(each.join(due, true()))
@@ -122,10 +133,21 @@ def _candidates(kind: str, only: Any) -> Any:
 
 
 def _locked(kind: str, candidates: Any) -> Any:
-    rows = outbox.alias("o")
-    chosen = select(*(rows.c[name] for name in _KEY)).select_from(
-        rows.join(candidates, and_(*(rows.c[name] == candidates.c[name] for name in _KEY)))
+    """The first `limit` candidates that are still due and that nobody else holds.
+
+    They are looked up one by one, in their order, until there are enough: a join would let the planner read everything that is due,
+    and would lock rows that are not taken.
+    """
+    row = (
+        select(*(outbox.c[name] for name in _KEY))
+        .where(
+            *(outbox.c[name] == candidates.c[name] for name in _KEY),
+            outbox.c.kind == literal_column(f"'{kind}'"),
+            # Of no use to the due index, which would look a row up among all that are due in its bucket.
+            outbox.c.due_at_ms + literal_column("0") <= statement_ms(),
+        )
+        .with_for_update(skip_locked=True)
+        .lateral("row")
     )
-    chosen = chosen.where(rows.c.kind == literal_column(f"'{kind}'"), rows.c.due_at_ms <= statement_ms())
-    limited = chosen.order_by(rows.c.due_at_ms).limit(bindparam("limit", type_=Integer()))
-    return limited.with_for_update(of=rows, skip_locked=True).cte("locked")
+    chosen = select(*(row.c[name] for name in _KEY)).select_from(candidates.join(row, true()))
+    return chosen.limit(bindparam("limit", type_=Integer())).cte("locked")

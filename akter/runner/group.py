@@ -1,0 +1,79 @@
+"""Messages for different actors in one transaction: what each of them did to it stays its own.
+
+A rejection keeps its receipt, a defect drops out, a member that wants SQL of its own leaves, and a slow one closes the group behind it.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import NoReturn
+
+from akter.fault import Crashed
+from akter.member import Member, Surroundings
+from akter.runner.grouping import SLOW, Pace
+from akter.runner.message import Delivery
+from akter.store.flight import Line
+from akter.store.turn import Admitted
+from akter.turn import Turn
+
+
+class NeedsOwnTurn(BaseException):
+    """A member asked for SQL of its own: it leaves and runs again alone. No handler's `except Exception` catches it."""
+
+
+class Group:
+    """One transaction's messages. `done`: delivered now or before; `alone`: to run again by themselves; `failed`: and why."""
+
+    def __init__(self, turn: Turn, around: Surroundings, pace: Pace) -> None:
+        self._turn, self._around, self._pace = turn, around, pace
+        self.members: list[Member] = []
+        self.done: list[Delivery] = []
+        self.alone: list[Delivery] = []
+        self.failed: list[tuple[Delivery, BaseException]] = []
+        self._closed = False
+
+    def run(self, deliveries: Sequence[Delivery]) -> None:
+        """Admit all and run their handlers; raises what makes the transaction of no use to any of them."""
+        found = self._turn.admit([delivery.call for delivery in deliveries])
+        for delivery, admitted in zip(deliveries, found, strict=True):
+            try:
+                self._join(delivery, admitted)
+            except Crashed:
+                raise
+            except NeedsOwnTurn:
+                self._pace.saw(delivery.call.command, 0.0, used_sql=True)
+                self.alone.append(delivery)
+            except BaseException as problem:  # noqa: BLE001 - whatever a handler raises is its own, and its neighbours stay
+                self.failed.append((delivery, problem))
+
+    def _join(self, delivery: Delivery, admitted: Admitted) -> None:
+        member = Member(delivery.call, self._around)
+        member.admit(admitted)
+        if member.replayed is None:
+            if self._closed:
+                self.alone.append(delivery)
+                return
+            self._around.faults.at("before_handler", delivery.call)
+            started = time.monotonic()
+            try:
+                member.handle(_leave)
+            finally:
+                took = time.monotonic() - started
+                self._closed = took > SLOW
+            self._pace.saw(delivery.call.command, took, used_sql=False)
+            self.members.append(member)
+        self.done.append(delivery)
+
+    def commit(self, riding: Sequence[Line]) -> None:
+        """Commit what the members leave, and with it the deletion of their rows, if it rides."""
+        for member in self.members:
+            self._turn.check_time(member.call)
+            self._around.faults.at("before_commit", member.call)
+        self._turn.commit(self.members, riding)
+        for member in self.members:
+            self._around.faults.at("after_commit", member.call)
+
+
+def _leave(member: Member) -> NoReturn:
+    raise NeedsOwnTurn(member.call.id)

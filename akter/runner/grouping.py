@@ -1,0 +1,53 @@
+"""Which claimed messages share a transaction, and which must follow each other."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TypeAlias
+
+from akter.command import Command
+from akter.identity import Address
+from akter.runner.message import Delivery
+
+SLOW = 0.02
+"""Seconds after which a handler is too slow to let others wait for its commit."""
+
+Unit: TypeAlias = "list[list[Delivery]]"
+"""What one thread does, batch after batch; each batch is a transaction of messages for different actors."""
+
+
+class Pace:
+    """Which commands may share a transaction: those last seen to be quick and without SQL of their own."""
+
+    def __init__(self) -> None:
+        self._quick: dict[Command, bool] = {}
+
+    def may_share(self, command: Command) -> bool:
+        """Whether a command may be a member of a group."""
+        return not command.mark.sql and self._quick.get(command, False)
+
+    def saw(self, command: Command, seconds: float, *, used_sql: bool) -> None:
+        """Remember how a command went."""
+        self._quick[command] = seconds <= SLOW and not used_sql
+
+
+def plan(ready: Sequence[Delivery], pace: Pace, most: int) -> list[Unit]:
+    """The units that deliver these messages, each actor's in their order: its turns would only wait for each other's lock.
+
+    Actors all of whose messages may share come together, up to `most`; each of the others is a unit of its own.
+    """
+    actors: dict[Address, list[Delivery]] = {}
+    for delivery in ready:
+        actors.setdefault(delivery.call.address, []).append(delivery)
+    units: list[Unit] = []
+    sharing: list[list[Delivery]] = []
+    for deliveries in actors.values():
+        if most > 1 and all(pace.may_share(delivery.call.command) for delivery in deliveries):
+            sharing.append(deliveries)
+        else:
+            units.append([[delivery] for delivery in deliveries])
+    for start in range(0, len(sharing), most):
+        together = sharing[start : start + most]
+        rounds = max(map(len, together))
+        units.append([[deliveries[round] for deliveries in together if round < len(deliveries)] for round in range(rounds)])
+    return units

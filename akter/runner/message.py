@@ -1,0 +1,107 @@
+"""Claimed messages on their way, and which of them this runner may still begin."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from akter import caller as callers
+from akter.call import Call
+from akter.definition import Definition
+from akter.errors import UnknownActor
+from akter.identity import address
+from akter.store.claim import Claimed
+
+
+@dataclass(slots=True, eq=False)
+class Delivery:
+    """One claimed message; `until` is the local end of its lease, a `time.monotonic()` value."""
+
+    row: Claimed
+    until: float
+    call: Call
+    announced: bool = False
+    begun: bool = False
+    given_back: bool = False
+
+
+def read(row: Claimed, actors: Mapping[str, Definition]) -> Call:
+    """The call that a row asks for; raises whatever is wrong with the row, or with this process's idea of it."""
+    definition = actors.get(row.target_type)
+    if definition is None:
+        raise UnknownActor(f"{row.target_type} is not registered here")
+    command = definition.names.get(row.command)
+    if command is None or command.mark.kind != "command":
+        raise UnknownActor(f"{row.target_type} has no command {row.command!r}: keep its old name as an alias, @command(aliases=...)")
+    arguments = command.codec.decode(row.payload)
+    return Call(
+        definition=definition,
+        command=command,
+        address=address(definition.options.placement, row.tenant_id, definition.name, row.target_id),
+        id=row.intent_id,
+        minted=None,
+        arguments=arguments,
+        payload_hash=command.hash(arguments),
+        caller=callers.from_json(row.caller),
+        expires_at_ms=_expiry(row.intent_id),
+        trusted=True,
+        # A committed message is not refused for its age, nor asked for its rights again.
+        retried=True,
+    )
+
+
+def _expiry(intent_id: str) -> int | None:
+    parts = intent_id.split(".")
+    return int(parts[2]) if len(parts) == 4 and parts[2].isdigit() else None
+
+
+class Held:
+    """The messages that this runner holds. Beginning one and giving it back exclude each other."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._held: dict[Delivery, None] = {}
+
+    def add(self, deliveries: Iterable[Delivery]) -> None:
+        """Hold messages."""
+        with self._lock:
+            self._held.update(dict.fromkeys(deliveries))
+
+    def forget(self, deliveries: Iterable[Delivery]) -> None:
+        """Hold them no more."""
+        with self._lock:
+            for delivery in deliveries:
+                self._held.pop(delivery, None)
+
+    def begin(self, deliveries: Sequence[Delivery]) -> tuple[list[Delivery], list[Delivery]]:
+        """Which of them may be delivered now, and which outlived their lease while they waited; those given back are neither."""
+        now = time.monotonic()
+        with self._lock:
+            mine = [delivery for delivery in deliveries if not delivery.given_back]
+            fresh = [delivery for delivery in mine if now < delivery.until]
+            for delivery in fresh:
+                delivery.begun = True
+        return fresh, [delivery for delivery in mine if not now < delivery.until]
+
+    def pause(self, deliveries: Iterable[Delivery] | None = None) -> None:
+        """What was begun, of all or of these, has not been begun: until it is again, it may be given back."""
+        with self._lock:
+            for delivery in self._held if deliveries is None else deliveries:
+                delivery.begun = False
+
+    def give_back(self, deliveries: Iterable[Delivery] | None = None) -> list[Delivery]:
+        """Take those that nobody has begun, of all or of these, away from their threads; the caller releases their rows."""
+        with self._lock:
+            waiting = [delivery for delivery in (self._held if deliveries is None else deliveries) if not delivery.begun]
+            waiting = [delivery for delivery in waiting if not delivery.given_back]
+            for delivery in waiting:
+                delivery.given_back = True
+                self._held.pop(delivery, None)
+        return waiting
+
+    def ids(self) -> list[str]:
+        """The ids of all that are held."""
+        with self._lock:
+            return sorted(delivery.call.id for delivery in self._held)

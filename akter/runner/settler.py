@@ -1,0 +1,130 @@
+"""Settle claimed rows: delivered, waiting for the next try, or given back. Every write names its claim, so a late one changes nothing."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Sequence
+from typing import Any
+
+from sqlalchemy import Engine
+
+from akter.errors import (
+    AkterError,
+    CommandConflict,
+    CommandExpired,
+    InvalidCommandId,
+    OutcomeUnknown,
+    PayloadInvalid,
+    Unauthorized,
+    Unavailable,
+    UnknownActor,
+)
+from akter.store import settle
+from akter.store.claim import Claimed
+from akter.store.flight import Line, Lost, StatementFailed
+from akter.store.rows import parameters
+from akter.store.settle import PARKED_MS
+from akter.store.wire import Statements, Wire
+
+logger = logging.getLogger("akter.relay")
+
+_LONG = 2000
+_SECONDS = 30.0
+
+
+class Counts:
+    """What a runner did; read by its report and its metrics. `released`: given back before they were begun; `stale`: settles that found
+    the row gone or claimed by somebody else."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self.delivered = self.retried = self.parked = self.released = self.stale = self.groups = 0
+
+    def add(self, **by: int) -> None:
+        """Count."""
+        with self._lock:
+            for name, number in by.items():
+                setattr(self, name, getattr(self, name) + number)
+
+
+class Settler:
+    """Writes what became of claimed rows, many in one statement."""
+
+    def __init__(self, engine: Engine, statements: Statements, max_backoff: float) -> None:
+        self._engine, self._statements, self._max_backoff_ms = engine, statements, round(max_backoff * 1000)
+        self.counts = Counts()
+
+    def done(self, rows: Sequence[Claimed]) -> Line:
+        """The statement that deletes delivered rows, to ride in their receivers' commit or to be flown after it."""
+        return self._line(settle.done, "done_", [claim_of(row) for row in rows])
+
+    def delete(self, rows: Sequence[Claimed], wire: Wire) -> None:
+        """Delete delivered rows; raises `Unavailable`."""
+        self._fly(self.done(rows), len(rows), wire)
+
+    def release(self, rows: Sequence[Claimed]) -> int:
+        """Make rows due at once, for any runner; returns how many were still this runner's. Raises `Unavailable`."""
+        if not rows:
+            return 0
+        with Wire(self._engine, self._statements) as wire:
+            return self._fly(self._line(settle.release, "free_", [claim_of(row) for row in rows]), len(rows), wire)
+
+    def wait(self, failed: Sequence[tuple[Claimed, BaseException]], wire: Wire | None = None) -> None:
+        """Let rows wait for their next try, and park those that can never succeed. What cannot be written waits for its lease's end.
+
+        `wire` is the caller's, when it has one that is in no transaction: a second one might not be had.
+        """
+        if not failed:
+            return
+        waiting = [self._waiting(row, problem) for row, problem in failed]
+        line = self._line(settle.back_off, "wait_", waiting)
+        try:
+            if wire is not None:
+                self._fly(line, len(waiting), wire)
+                return
+            with Wire(self._engine, self._statements) as own:
+                self._fly(line, len(waiting), own)
+        except AkterError as problem:
+            logger.warning("relay.settle_failed", extra={"akter_rows": len(waiting), "akter_reason": str(problem)[:500]})
+
+    def _waiting(self, row: Claimed, problem: BaseException) -> dict[str, Any]:
+        never = isinstance(problem, CommandConflict | CommandExpired | InvalidCommandId | Unauthorized)
+        delay = PARKED_MS if never else min(1000 * 2 ** min(max(row.attempts - 1, 0), 31), self._max_backoff_ms)
+        reason = f"{type(problem).__name__}: {problem}".replace("\0", "\\0").encode(errors="replace")[:_LONG].decode(errors="replace")
+        # Anything else may quote what the application stores, which belongs into the database only.
+        known = isinstance(problem, Unavailable | OutcomeUnknown | UnknownActor | PayloadInvalid)
+        said = {**about(row), "akter_reason": reason if known else type(problem).__name__}
+        logger.warning(
+            "relay.parked" if never else "relay.retry", extra=said, exc_info=None if isinstance(problem, AkterError) else problem
+        )
+        self.counts.add(**{"parked" if never else "retried": 1})
+        return {**claim_of(row), "delay_ms": delay, "last_error": ("parked: " if never else "") + reason}
+
+    def _fly(self, line: Line, rows: int, wire: Wire) -> int:
+        try:
+            moved = int(wire.fly([line], _SECONDS)[0].rows[0][0])
+        except (StatementFailed, Lost) as problem:
+            raise Unavailable(f"the outbox could not be written: {problem}") from problem
+        if moved != rows:
+            self.counts.add(stale=rows - moved)
+        return moved
+
+    def _line(self, statement: Any, prefix: str, rows: list[dict[str, Any]]) -> Line:
+        return Line(self._statements.get(statement), parameters(prefix, rows, True))
+
+
+def claim_of(row: Claimed) -> dict[str, Any]:
+    """What names a claim."""
+    return {name: getattr(row, name) for name in settle.CLAIM}
+
+
+def about(row: Claimed) -> dict[str, Any]:
+    """A row, for a line of the log."""
+    return {
+        "akter_actor": f"{row.target_type}/{row.target_id}",
+        "akter_tenant": row.tenant_id,
+        "akter_command": row.command,
+        "akter_command_id": row.intent_id,
+        "akter_attempts": row.attempts,
+    }
