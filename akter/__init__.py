@@ -11,6 +11,7 @@ from akter.errors import (
     CommandConflict,
     CommandExpired,
     Defect,
+    DeploymentMismatch,
     InsideTurn,
     InvalidCommandId,
     NotCreated,
@@ -25,6 +26,7 @@ from akter.identity import CommandId
 from akter.job import Attempt, Cancellation, DeadLetter, Job, Retry
 from akter.payload import Event, Payload, field
 from akter.rejection import Rejection
+from akter.runner import Runner
 
 __version__ = "0.1.0"
 
@@ -44,6 +46,7 @@ __all__ = [
     "Cancellation",
     # running
     "Akter",
+    "Runner",
     "CommandId",
     "Access",
     "User",
@@ -54,6 +57,7 @@ __all__ = [
     "CommandConflict",
     "CommandExpired",
     "Defect",
+    "DeploymentMismatch",
     "InsideTurn",
     "InvalidCommandId",
     "NotCreated",
