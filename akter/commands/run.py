@@ -131,11 +131,15 @@ def _stopped(runner: Runner, ending: Ending, grace: float) -> Report | None:
 
 def _leave(runner: Runner, report: Report | None) -> NoReturn:
     """End the process over what still runs, which rolls it back; what can be given back is."""
-    left = report.left if report is not None else tuple(runner.relay.held())
-    words = threading.Thread(target=runner.abandon, name="akter-abandon", daemon=True)
+    left: list[str] = list(report.left if report is not None else ())
+
+    def give_back() -> None:
+        left.extend(runner.abandon())
+
+    words = threading.Thread(target=give_back, name="akter-abandon", daemon=True)
     words.start()
     words.join(_LAST_WORDS)
-    click.echo(f"akter: still ran, and will run again: {', '.join(left) or 'unknown'}", err=True)
+    click.echo(f"akter: still ran, and will run again: {', '.join(dict.fromkeys(left)) or 'unknown'}", err=True)
     sys.stdout.flush()
     sys.stderr.flush()
     # Threads of handlers cannot be ended, and the interpreter might wait for some.
