@@ -24,9 +24,9 @@ from akter.context import GivenId, ambient, running, surround
 from akter.delivery import Delivery
 from akter.engine import engine_for, seats
 from akter.errors import (
+    CommandExpired,
     InsideTurn,
     InvalidCommandId,
-    OutcomeUnknown,
     PayloadInvalid,
     Unauthorized,
     Unavailable,
@@ -36,15 +36,16 @@ from akter.handle import Handle, Member
 from akter.hint import Wakes
 from akter.identity import Address, CommandId, check_admissible, check_name, is_minted, new_id, own_id
 from akter.joining import Joining
+from akter.lent import lent
 from akter.limits import Limits, window_ms
 from akter.member import Surroundings
 from akter.query import Queries
-from akter.store import failure, outbox, reading
+from akter.store import reading
 from akter.store.flight import Line, Lost, StatementFailed
-from akter.store.rows import key, parameters
+from akter.store.rows import key
 from akter.store.wire import Statements, Wire
 from akter.tables import SCHEMA
-from akter.within import Lent, Staging
+from akter.within import Staging
 
 A = TypeVar("A", bound=Actor)
 P = ParamSpec("P")
@@ -178,41 +179,41 @@ class Akter:
         A runner delivers it. `outcome` reads what became of it. Raises `Unavailable` when it could not be written, `OutcomeUnknown` when
         that is not known; under a `command_id` it may simply be sent again.
         """
-        self._outside()
+        self.outside()
         self._joining.join()
-        written, shown = within.row(self, intent.AT_ONCE, command, args, dict(kwargs))
-        line = Line(self._statements.get(outbox.stage), parameters("stage_", [written], True))
-        with self._wire() as wire:
-            try:
-                wire.fly([line], self.limits.execution)
-            except StatementFailed as failed:
-                raise failure.of_statement(failed.error, shown, self.schema) from failed.error
-            except Lost as lost:
-                raise OutcomeUnknown(command_id=shown) from lost
+        sent = within.message(self, intent.AT_ONCE, command, args, dict(kwargs))
+        within.write_alone(self.engine, self._statements, sent, self.limits.execution, self.limits.delivery)
         self.wakes()
-        return shown
+        return sent.id
 
     def within(self, connection: Any) -> Staging:
         """Send messages in a transaction of your own: `app.within(connection).send(...)` commits or vanishes with it.
 
         `connection` is a SQLAlchemy Connection or Session, a psycopg connection, or Django's connection. Raises `DeploymentMismatch` for
-        one of another database.
+        one of another database, and leaves its transaction as it was.
         """
-        self._outside()
-        return Staging(self, Lent(connection, self.schema, self._joining.join().id, self.wakes))
+        self.outside()
+        return Staging(self, lent(connection), self._joining.join().id)
 
     def next_id(self, delay_ms: int, due_at_ms: int | None) -> tuple[str, str]:
         """The id of a message from outside, as it is stored and as its sender knows it; what `send` and `within` use."""
         around = ambient(self)
         if around.given is not None:
             given = around.given.take()
-            return (str(given.id),) * 2 if isinstance(given.id, CommandId) else (self._own(around.caller, given.id, given.scope), given.id)
+            if isinstance(given.id, str):
+                return self._own(around.caller, given.id, given.scope), given.id
         now = self._joining.now_ms()
         due = max(now, due_at_ms if due_at_ms is not None else now + delay_ms)
+        if around.given is not None:
+            check_admissible(id := cast(CommandId, around.given.id), self.limits.retry_window_ms, now)
+            if due >= id.expires_at_ms:
+                raise CommandExpired("this command id expires before the message is due: mint one when you send it", command_id=str(id))
+            return str(id), str(id)
         minted = str(CommandId(now, due + self.limits.retry_window_ms, uuid.uuid4()))
         return minted, minted
 
-    def _outside(self) -> None:
+    def outside(self) -> None:
+        """Raise `InsideTurn` in a handler, where messages are part of the turn."""
         if running.get() is not None:
             problem = InsideTurn("inside a turn, messages are sent with self.send(...), and commit with the turn")
             poison_running(problem)

@@ -10,6 +10,7 @@ import atexit
 import contextlib
 import logging
 import threading
+import time
 import weakref
 from collections.abc import Callable
 from typing import Any
@@ -27,8 +28,9 @@ logger = logging.getLogger("akter.hint")
 _REST = 0.002
 """Seconds between two hints of a process: what is committed meanwhile shares the next one."""
 _TRY_AGAIN = 1.0
-_A_MOMENT = 0.02
-"""Seconds that a commit may take between SQLAlchemy's event, which comes before it, and the wake-up."""
+_A_MOMENT, _A_WHILE = 0.02, 0.25
+"""Seconds that a commit may take between SQLAlchemy's event, which comes before it, and the wake-up; a slow one is met by a second."""
+_NEVER = float("inf")
 
 
 class Wakes:
@@ -37,7 +39,8 @@ class Wakes:
     def __init__(self, engine: Engine, statements: Statements, hint: bool) -> None:
         self._engine, self._statements, self._hint = engine, statements, hint
         self._local: list[Callable[[], None]] = []
-        self._due, self._closed, self._later = threading.Event(), False, False
+        self._due, self._closed, self._pending = threading.Event(), False, False
+        self._moment = self._last_moment = _NEVER
         self._thread: threading.Thread | None = None
         self._lock, self._rest = threading.Lock(), threading.Event()
 
@@ -56,13 +59,16 @@ class Wakes:
         for wake in self._local:
             wake()
         if self._hint:
+            self._pending = True
             self._due.set()
             if self._thread is None:
                 self._start()
 
     def soon(self) -> None:
         """Something will be due a moment from now: the application's transaction is about to commit."""
-        self._later = True
+        now = time.monotonic()
+        with self._lock:
+            self._moment, self._last_moment = min(self._moment, now + _A_MOMENT), now + _A_WHILE
         self._due.set()
         if self._thread is None:
             self._start()
@@ -78,6 +84,8 @@ class Wakes:
         """Send what is pending and end the thread."""
         with self._lock:
             thread, self._closed = self._thread, True
+            self._pending |= self._moment is not _NEVER
+            self._moment = _NEVER
         self._due.set()
         self._rest.set()
         if thread is not None and thread is not threading.current_thread():
@@ -87,15 +95,15 @@ class Wakes:
         connection: psycopg.Connection[Any] | None = None
         line = Line(self._statements.get(apart.notify), {"channel": apart.channel(self._statements.schema), "said": ""})
         link = Link(pooled=True)
-        while not self._closed:
-            if not self._due.wait(60.0):
-                continue
+        while not self._closed or self._pending:
+            self._due.wait(max(0.0, min(60.0, self._moment - time.monotonic())))
             self._due.clear()
-            if self._later:
-                self._later = False
-                self._rest.wait(_A_MOMENT)
+            if self._moment_came():
                 for wake in self._local:
                     wake()
+            elif not self._pending:
+                continue
+            self._pending = False
             if not self._hint:
                 continue
             try:
@@ -114,6 +122,14 @@ class Wakes:
         if connection is not None:
             with contextlib.suppress(psycopg.Error):
                 connection.close()
+
+    def _moment_came(self) -> bool:
+        now = time.monotonic()
+        with self._lock:
+            if now < self._moment:
+                return False
+            self._moment = self._last_moment if now < self._last_moment else _NEVER
+            return True
 
 
 def _close(wakes: weakref.ref[Wakes]) -> None:

@@ -1,43 +1,42 @@
 """Send messages from outside a turn: by themselves, or in a transaction that the application opened and decides about.
 
-The rows are written by the caller's own connection, so they commit or vanish with the caller's work. akter never commits, rolls back
-or retries there, and never wraps an engine around a connection it was lent.
+The rows are written by the caller's own connection, so they commit or vanish with the caller's work.
 """
 
 from __future__ import annotations
 
-import threading
-import weakref
-from collections.abc import Callable, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import nullcontext
 from datetime import datetime, timedelta
-from typing import Any, ParamSpec, Protocol
+from typing import Any, NamedTuple, ParamSpec, Protocol
 
-import psycopg
-from sqlalchemy import Connection, event, select
-from sqlalchemy.dialects.postgresql import psycopg as dialects
-from sqlalchemy.orm import Session, scoped_session
-from sqlalchemy.sql.expression import Select
+from sqlalchemy import Engine
+from tenacity import Retrying, retry_if_exception_type, stop_after_delay, wait_exponential, wait_random
 
 from akter import caller as callers
 from akter import intent
 from akter.caller import Anonymous, System, User
+from akter.command import Command
 from akter.context import ambient
-from akter.errors import ConfigurationError, DeploymentMismatch, PayloadInvalid
+from akter.errors import CommandConflict, OutcomeUnknown, PayloadInvalid, Unavailable
 from akter.handle import target_of
 from akter.hint import Wakes
 from akter.identity import address
 from akter.intent import Later, When
 from akter.job import Job
-from akter.store import outbox
-from akter.store.rows import parameters
-from akter.tables import SCHEMA, deployment
+from akter.lent import Lent, alone, check, idle, together
+from akter.store import failure, outside
+from akter.store.flight import Line, Lost, StatementFailed
+from akter.store.outside import Statement
+from akter.store.wire import Statements, Wire
 
 P = ParamSpec("P")
 
 OUTSIDE = "$outside"
 """The sender of what no turn sent; it is no actor, and has no row."""
 
-_DIALECT = dialects.dialect()  # type: ignore[no-untyped-call]
+Execute = Callable[[Statement, str], "Sequence[tuple[Any, ...]]"]
 
 
 class Door(Protocol):
@@ -45,28 +44,38 @@ class Door(Protocol):
 
     schema: str
     max_payload_bytes: int
+    wakes: Wakes
 
     def next_id(self, delay_ms: int, due_at_ms: int | None) -> tuple[str, str]:
         """A new intent id, or the one that a `command_id` block gives: as it is stored, and as the caller knows it."""
         ...
 
+    def outside(self) -> None:
+        """Raise `InsideTurn` in a handler."""
 
-def row(door: Door, when: When, command: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[dict[str, Any], str]:
-    """The outbox row of a message from outside, and its id as the caller knows it.
 
-    Raises `TypeError` and `PayloadInvalid` for what cannot be sent.
-    """
+class Message(NamedTuple):
+    """A message from outside: its row in the outbox, its id as the caller knows it, and what it asks for."""
+
+    row: dict[str, Any]
+    id: str
+    command: Command
+    arguments: Any
+
+
+def message(door: Door, when: When, command: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Message:
+    """A message from outside; raises `TypeError` and `PayloadInvalid` for what cannot be sent."""
     if when.key is not None:
         raise PayloadInvalid("a key belongs to the actor that sends: give keys inside a turn, where `self.cancel(key)` can take them back")
     target, found = target_of(command)
-    payload, _ = found.bind(args, kwargs)
+    payload, arguments = found.bind(args, kwargs)
     if len(payload) > door.max_payload_bytes:
         raise PayloadInvalid(f"the arguments of {found.where}() are {len(payload)} bytes long; the limit is {door.max_payload_bytes}")
     caller = ambient(door).caller
     sender = System("process", None, caller if isinstance(caller, User | Anonymous) else caller.on_behalf_of)
     stored, shown = door.next_id(when.delay_ms, when.due_at_ms)
     where = address("actor", target.tenant_id, target.actor_type, target.actor_id)
-    written = {
+    row = {
         "bucket": where.bucket,
         "routing_key": where.routing_key,
         "tenant_id": target.tenant_id,
@@ -84,25 +93,83 @@ def row(door: Door, when: When, command: Callable[..., Any], args: tuple[Any, ..
         "delay_ms": when.delay_ms,
         "due_at_ms": when.due_at_ms,
     }
-    return written, shown
+    return Message(row, shown, found, arguments)
+
+
+def write(execute: Execute, messages: Sequence[Message]) -> None:
+    """Write messages, each once. Raises `CommandConflict` for an id that was used for something else before."""
+    rows = [sent.row for sent in messages]
+    while rows:
+        missing: list[dict[str, Any]] = []
+        for chosen, text in outside.documents(rows):
+            if execute(outside.stage, text)[0][0] == len(chosen):
+                continue
+            # An id of the sender's own was used before: for this very message, it is to be hoped.
+            there = {id: (command, payload) for id, command, payload in execute(outside.present, text)}
+            for sent in messages:
+                if sent.row["intent_id"] in there:
+                    _check_same(sent, *there[sent.row["intent_id"]])
+            # What is neither new nor there was delivered in between, and its receipt will answer.
+            missing += [row for row in chosen if row["intent_id"] not in there]
+        rows = missing
+
+
+def _check_same(sent: Message, command: str, payload: str) -> None:
+    known = command == sent.command.name or command in sent.command.mark.aliases
+    if known and sent.command.hash(sent.command.codec.decode(payload.encode())) == sent.command.hash(sent.arguments):
+        return
+    raise CommandConflict(
+        f"the command id {sent.id!r} was used for {command} {'with other arguments' if known else f'and now for {sent.command.name}'}: "
+        "use a new id",
+        command_id=sent.id,
+    )
+
+
+def write_alone(engine: Engine, statements: Statements, sent: Message, execution: float, delivery: float) -> None:
+    """Write a message in a transaction of its own, again and again under its id until `delivery` seconds are over.
+
+    Raises `Unavailable` when it could not be written, and `OutcomeUnknown` when that is not known.
+    """
+    unknown = False
+
+    def attempt() -> None:
+        nonlocal unknown
+        with Wire(engine, statements, sent.id) as wire:
+            try:
+                write(lambda statement, text: wire.fly([Line(statements.get(statement), {"text": text})], execution)[0].rows, [sent])
+            except StatementFailed as failed:
+                raise failure.of_statement(failed.error, sent.id, statements.schema) from failed.error
+            except Lost as lost:
+                unknown = True
+                raise OutcomeUnknown(command_id=sent.id) from lost
+
+    wait = wait_exponential(multiplier=0.05, max=2.0) + wait_random(0, 0.05)
+    try:
+        Retrying(retry=retry_if_exception_type(Unavailable), wait=wait, stop=stop_after_delay(delivery), reraise=True)(attempt)
+    except Unavailable as problem:
+        if unknown and not isinstance(problem, OutcomeUnknown):
+            # An earlier try may have committed, and no later one could find out.
+            raise OutcomeUnknown(command_id=sent.id) from problem
+        raise
 
 
 class Staging:
     """Messages in a transaction of the application's own. A delay counts from the statement that writes it."""
 
-    def __init__(self, door: Door, lent: Lent) -> None:
-        self._door, self._lent = door, lent
+    def __init__(self, door: Door, lent: Lent, deployment_id: str) -> None:
+        self._door, self._lent, self._deployment_id = door, lent, deployment_id
+        check(lent, door.schema, deployment_id)
 
     def send(self, command: Callable[P, Any], *args: P.args, **kwargs: P.kwargs) -> str:
         """Write a message; it is sent if and when the caller commits. Returns the intent's id."""
         return self.send_later(intent.AT_ONCE, command, args, dict(kwargs))
 
-    def send_many(self, messages: Sequence[tuple[Callable[..., Any], Mapping[str, Any]]]) -> list[str]:
-        """Write many messages in one statement: pairs of a command and its keyword arguments. Returns their ids in order."""
-        made = [row(self._door, intent.AT_ONCE, command, (), dict(arguments)) for command, arguments in messages]
-        if made:
-            self._lent.write([written for written, _ in made])
-        return [shown for _, shown in made]
+    def send_many(self, messages: Iterable[tuple[Callable[..., Any], Mapping[str, Any]]]) -> list[str]:
+        """Write many messages, all or none: pairs of a command and its keyword arguments. Returns their ids in order."""
+        self._door.outside()
+        made = [message(self._door, intent.AT_ONCE, command, (), dict(arguments)) for command, arguments in messages]
+        self._write(made)
+        return [sent.id for sent in made]
 
     def after(self, delay: timedelta) -> Later:
         """Send something `delay` after the statement."""
@@ -114,94 +181,31 @@ class Staging:
 
     def send_later(self, when: When, command: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
         """Write a message; what `send` and `Later.send` share."""
-        written, shown = row(self._door, when, command, args, kwargs)
-        self._lent.write([written])
-        return shown
+        self._door.outside()
+        sent = message(self._door, when, command, args, kwargs)
+        self._write([sent])
+        return sent.id
 
     def enqueue_later(self, when: When, job: Job[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
         """Jobs belong to a turn."""
         raise TypeError("a job belongs to its actor: send the actor a message whose handler enqueues it")
 
-
-class Lent:
-    """A connection that the application lent: what is executed on it, and how it says that it committed."""
-
-    def __init__(self, given: Any, schema: str, deployment_id: str, wakes: Wakes) -> None:
-        self._schema, self._wakes = schema, wakes
-        given = given() if isinstance(given, scoped_session) else given
-        self._connection = given.connection() if isinstance(given, Session) else given
-        self._execute = self._way()
-        driver = self._driver()
-        if driver not in _known or _known[driver] != deployment_id:
-            self._check(deployment_id)
-            _known[driver] = deployment_id
-
-    def _way(self) -> Callable[[Select[Any], dict[str, Any]], list[Any]]:
-        connection = self._connection
-        if isinstance(connection, Connection):
-            return self._through_sqlalchemy
-        if isinstance(connection, psycopg.Connection) or _is_django(connection):
-            return self._through_cursor
-        raise ConfigurationError(
-            f"within(...) takes a SQLAlchemy Connection or Session, a psycopg connection or Django's connection, "
-            f"not {type(connection).__name__}"
-        )
-
-    def _driver(self) -> Any:
-        if isinstance(self._connection, Connection):
-            return self._connection.connection.driver_connection
-        if isinstance(self._connection, psycopg.Connection):
-            return self._connection
-        self._connection.ensure_connection()
-        return self._connection.connection
-
-    def write(self, rows: list[dict[str, Any]]) -> None:
-        """Write messages through the lent connection."""
-        self._execute(outbox.stage(), parameters("stage_", rows, True))
-        self._wake_after_commit()
-
-    def _check(self, deployment_id: str) -> None:
-        try:
-            found = self._execute(select(deployment.c.deployment_id), {})
-        except Exception as problem:
-            raise DeploymentMismatch(f"the database of the given connection has no akter schema {self._schema!r}: {problem}") from problem
-        if not found or found[0][0] != deployment_id:
-            raise DeploymentMismatch(
-                "the given connection belongs to another database than this Akter: its messages would never be delivered"
-            )
-
-    def _through_sqlalchemy(self, statement: Select[Any], values: dict[str, Any]) -> list[Any]:
-        options = {"schema_translate_map": {SCHEMA: self._schema}}
-        return list(self._connection.execute(statement, values, execution_options=options))
-
-    def _through_cursor(self, statement: Select[Any], values: dict[str, Any]) -> list[Any]:
-        translated = {SCHEMA: self._schema}
-        compiled = statement.compile(dialect=_DIALECT, schema_translate_map=translated, compile_kwargs={}, render_schema_translate=True)
-        cursors: Any = self._connection
-        with cursors.cursor() as cursor:
-            cursor.execute(str(compiled), {**compiled.params, **values})
-            return list(cursor.fetchall())
-
-    def _wake_after_commit(self) -> None:
-        if isinstance(self._connection, Connection):
-            with _lock:
-                if self._connection in _waking:
-                    return
-                _waking.add(self._connection)
-            event.listen(self._connection, "commit", self._committing, once=True)
-        elif _is_django(self._connection):
-            self._connection.on_commit(self._wakes)
-
-    def _committing(self, connection: Connection) -> None:
-        with _lock:
-            _waking.discard(connection)
-        self._wakes.soon()
+    def _write(self, messages: Sequence[Message]) -> None:
+        if not messages:
+            return
+        lent, schema = self._lent, self._door.schema
+        # The driver's connection may be another one by now.
+        check(lent, schema, self._deployment_id)
+        driver = lent.driver
+        with together(lent) if len(messages) > 1 and alone(driver) else nullcontext():
+            write(lambda statement, text: lent.execute(statement, text, schema), messages)
+        if not any(_due_at_once(sent.row) for sent in messages):
+            return
+        if idle(driver):
+            self._door.wakes()
+        else:
+            lent.after_commit(self._door.wakes)
 
 
-_known: weakref.WeakKeyDictionary[Any, str] = weakref.WeakKeyDictionary()
-_waking: weakref.WeakSet[Connection] = weakref.WeakSet()
-_lock = threading.Lock()
-
-
-def _is_django(connection: Any) -> bool:
-    return hasattr(connection, "in_atomic_block") and hasattr(connection, "on_commit") and getattr(connection, "vendor", "") == "postgresql"
+def _due_at_once(row: Mapping[str, Any]) -> bool:
+    return row["delay_ms"] == 0 and (row["due_at_ms"] or 0) <= time.time() * 1000

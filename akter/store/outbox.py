@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from sqlalchemy import BigInteger, Integer, and_, case, delete, func, literal_column, or_, select
+from sqlalchemy import BigInteger, FromClause, Integer, and_, case, delete, func, literal_column, or_, select
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.sql.expression import Select
 
@@ -28,10 +28,17 @@ _STAGED = (
     "caller",
 )
 
+WRITTEN = (*_STAGED, "delay_ms", "due_at_ms")
+"""What a request is written from."""
+
 
 def stage() -> Select[Any]:
     """Insert requests; a relative delay counts from this statement, not from the turn's start. Returns how many there are."""
-    rows = source("stage_", (*_STAGED, "delay_ms", "due_at_ms"), True)
+    return inserted(source("stage_", WRITTEN, True))
+
+
+def inserted(rows: FromClause) -> Select[Any]:
+    """Insert these rows, whichever way they come; what `stage` does."""
     moment = select(now_ms().label("now_ms")).cte("moment")
     due = func.coalesce(rows.c.due_at_ms, moment.c.now_ms + rows.c.delay_ms, type_=BigInteger())
     ready = case((rows.c.kind == literal_column("'job'"), due), else_=literal_column("NULL"))
