@@ -45,6 +45,7 @@ from akter.store.flight import Line, Lost, StatementFailed
 from akter.store.rows import key
 from akter.store.wire import Statements, Wire
 from akter.tables import SCHEMA
+from akter.telemetry import Telemetry
 from akter.within import Staging
 
 A = TypeVar("A", bound=Actor)
@@ -88,7 +89,7 @@ class Akter:
             retry_window_ms=window_ms(retry_window),
         )
         self.max_payload_bytes = max_payload_bytes
-        self.faults, self._hint = Faults(), hint
+        self.faults, self.telemetry, self._hint = Faults(), Telemetry(), hint
         self._begin()
         _alive.add(self)
 
@@ -97,7 +98,13 @@ class Akter:
         self._joining = Joining(self.engine, self._statements, self.limits.retry_window_ms, registry.placed(self.actors))
         self.wakes = Wakes(self.engine, self._statements, self._hint)
         self.surroundings = Surroundings(
-            self._statements, self.faults, self.limits.lock, self.limits.retry_window_ms, self.max_payload_bytes, self.wakes
+            self._statements,
+            self.faults,
+            self.limits.lock,
+            self.limits.retry_window_ms,
+            self.max_payload_bytes,
+            self.wakes,
+            self.telemetry,
         )
         self._turns = Delivery(self.engine, self.surroundings, self.limits, seats(self.engine))
         self._queries = Queries(self.engine, self._statements, self.limits.execution)
@@ -184,6 +191,7 @@ class Akter:
         sent = within.message(self, intent.AT_ONCE, command, args, dict(kwargs))
         within.write_alone(self.engine, self._statements, sent, self.limits.execution, self.limits.delivery)
         self.wakes()
+        self.telemetry.staged("intent")
         return sent.id
 
     def within(self, connection: Any) -> Staging:

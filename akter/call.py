@@ -11,11 +11,15 @@ from akter.definition import Definition
 from akter.errors import CommandConflict, CommandExpired, InvalidCommandId, NotCreated, Unauthorized
 from akter.identity import Address, CommandId
 from akter.store.turn import Admitted
+from akter.watch import NO_HOP, NO_WATCH, Hop, Watch
 
 
 @dataclass(slots=True, kw_only=True)
 class Call:
-    """A command with its arguments, id and caller; it is the same in every retry."""
+    """A command with its arguments, id and caller; it is the same in every retry.
+
+    `hop` watches the message it came by, `watch` the try it is in.
+    """
 
     definition: Definition
     command: Command
@@ -28,6 +32,8 @@ class Call:
     expires_at_ms: int | None = None
     trusted: bool = False
     retried: bool = False
+    hop: Hop = NO_HOP
+    watch: Watch = NO_WATCH
 
     def check_receipt(self, found: Admitted) -> None:
         """Refuse another use of this id; raises `Unauthorized` or `CommandConflict`."""

@@ -70,11 +70,13 @@ class Delivery:
     def _once(self, call: Call, execution: float, end: float) -> Any:
         faults = self._around.faults
         faults.at("before_delivery", call)
+        asked = time.perf_counter()
         if not self._seats.acquire(timeout=left(end)):
             raise Unavailable("every turn seat of this process is taken: make the engine's pool larger", command_id=call.id)
         try:
             faults.at("queued", call)
             with Wire(self._engine, self._around.statements, call.id) as wire:
+                self._around.telemetry.waited(asked, "turn")
                 try:
                     return Turn(wire, min(time.monotonic() + execution, end), self._around).run(call)
                 except Crashed:

@@ -23,6 +23,7 @@ from akter.store.flight import Line
 from akter.store.rows import key
 from akter.store.turn import Admitted
 from akter.store.wire import Statements
+from akter.telemetry import Telemetry
 
 logger = logging.getLogger("akter.turn")
 
@@ -37,6 +38,7 @@ class Surroundings(NamedTuple):
     keep_ms: int
     max_payload_bytes: int
     wake: Callable[[], None]
+    telemetry: Telemetry
 
 
 class Ended(NamedTuple):
@@ -65,12 +67,20 @@ class Member:
     def admit(self, found: Admitted) -> None:
         """Decide whether the handler runs; raises what the command is refused with. A receipt is left in `replayed`."""
         self.found = found
+        try:
+            self._admit(found)
+        except AkterError as problem:
+            self.call.watch.failed(problem)
+            raise
+
+    def _admit(self, found: Admitted) -> None:
         if not self.call.retried:
             self.call.check_expiry(found.now_ms)
         if found.outcome is not None:
             self.call.check_receipt(found)
             self.call.check_expiry(found.now_ms)
             self.replayed = found.outcome
+            self.call.watch.replayed()
         else:
             self.call.check_admission(found)
 
@@ -85,6 +95,10 @@ class Member:
 
     def handle(self, open_sql: Callable[[Member], OwnSql]) -> None:
         """Run the handler on the state that was read; raises `Defect` or `Unavailable` when nothing of it may be committed."""
+        with self.call.watch.handling():
+            self._handle(open_sql)
+
+    def _handle(self, open_sql: Callable[[Member], OwnSql]) -> None:
         where = self.call.command.where
         self.capability = Capability(where, self._mint, lambda: open_sql(self), self._around.max_payload_bytes)
         outer, token = sys.exception(), running.set(self.capability)
@@ -118,17 +132,21 @@ class Member:
         try:
             value = call.command.call(actor, call.arguments)
         except Rejection as refused:
-            return Ended(outcome.refusal(refused), rejection=refused)
+            kept = outcome.refusal(refused)
+            self._check_size(f"{type(refused).__name__} of {call.command.where}()", len(kept.encode()))
+            return Ended(kept, rejection=refused)
         if self.capability.sql is not None:
             self.capability.sql.keep()
         raw, result = call.command.result.round_trip(value)
-        if len(raw) > self._around.max_payload_bytes:
-            raise PayloadInvalid(f"{call.command.result.where} is {len(raw)} bytes long; the limit is {self._around.max_payload_bytes}")
+        self._check_size(call.command.result.where, len(raw))
         state = call.definition.dump(actor.__dict__)
         if state == loaded:
             return Ended(outcome.success(raw), result)
-        call.definition.codec.decode(state)
         return Ended(outcome.success(raw), result, state=state)
+
+    def _check_size(self, what: str, size: int) -> None:
+        if size > self._around.max_payload_bytes:
+            raise PayloadInvalid(f"{what} is {size} bytes long; the limit is {self._around.max_payload_bytes}")
 
     def _mint(self, request: Send | Enqueue) -> CommandId:
         now, when = self.found.now_ms, request.when
@@ -143,6 +161,7 @@ class Member:
         for error in failure.driver_errors(problem, outer):
             if failure.is_retryable(error):
                 return Unavailable(f"{call.command.where}: {failure.said(error)}", command_id=call.id)
+        self._around.telemetry.defect(call, problem)
         logger.error(
             "turn.defect",
             exc_info=problem,
@@ -186,6 +205,15 @@ class Member:
     def requests(self) -> list[Line]:
         """The statements that write what the handler asked for."""
         return [] if self.refused else staging.lines(self._around.statements, self.call, self.capability.requests)
+
+    def committed(self) -> None:
+        """Tell whoever watches that it is committed."""
+        staged: dict[str, int] = {}
+        for _, request in self.capability.requests if not self.refused else ():
+            if isinstance(request, Send | Enqueue):
+                kind = "intent" if isinstance(request, Send) else "job"
+                staged[kind] = staged.get(kind, 0) + 1
+        self.call.watch.committed(self.refused, staged)
 
     @property
     def wakes(self) -> bool:

@@ -26,16 +26,17 @@ _BEGIN = Line(raw("BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE"), {})
 _COMMIT = Line(raw("COMMIT"), {})
 _GRACE = 5.0
 """Seconds beyond the server's own limit after which a server that says nothing is taken for dead."""
-_NEAR_EXPIRY_MS = 120_000
+_NEAR_EXPIRY_MS = 60_000
 
 
 class Turn:
     """A transaction on a connection of its own until `deadline`, a `time.monotonic()` value; it runs in the calling thread."""
 
-    __slots__ = ("_around", "_deadline", "_wire")
+    __slots__ = ("_admitted", "_around", "_deadline", "_wire")
 
     def __init__(self, wire: Wire, deadline: float, around: Surroundings) -> None:
         self._wire, self._deadline, self._around = wire, deadline, around
+        self._admitted = 0.0
 
     def run(self, call: Call) -> Any:
         """Run one command, or find its receipt; returns its result or raises its rejection.
@@ -60,6 +61,19 @@ class Turn:
 
     def admit(self, calls: Sequence[Call]) -> list[Admitted]:
         """Begin, lock the actors and read what the commands need, in the commands' order."""
+        for call in calls:
+            call.watch = self._around.telemetry.turn(call)
+        try:
+            found = self._admit(calls)
+        except BaseException as problem:
+            for call in calls:
+                call.watch.failed(problem)
+            raise
+        for call in calls:
+            call.watch.admitted()
+        return found
+
+    def _admit(self, calls: Sequence[Call]) -> list[Admitted]:
         get, many = self._around.statements.get, len(calls) > 1
         rows = [{**key(call.address), "command_id": call.id, "ord": position} for position, call in enumerate(calls)]
         values = parameters("", rows, many)
@@ -78,15 +92,31 @@ class Turn:
             raise failure.of_statement(failed.error, calls[0].id, self._around.statements.schema) from failed.error
         except Lost as lost:
             raise Unavailable(f"the database connection was lost: {lost}", command_id=calls[0].id) from lost
+        self._admitted = time.monotonic()
         return sorted((Admitted(*row) for row in answer), key=lambda found: found.ord)
 
     def check_time(self, call: Call) -> None:
         """Refuse to commit past the time limit."""
         if time.monotonic() > self._deadline:
-            raise Unavailable(f"{call.command.where} took longer than its time limit, and nothing was saved", command_id=call.id)
+            problem = Unavailable(f"{call.command.where} took longer than its time limit, and nothing was saved", command_id=call.id)
+            call.watch.failed(problem)
+            raise problem
 
     def commit(self, members: Sequence[Member], settle: Sequence[Line] = ()) -> int:
         """Write what the members leave, and `settle`, and commit; returns the database's time, in milliseconds."""
+        for member in members:
+            member.call.watch.committing()
+        try:
+            now_ms = self._commit(members, settle)
+        except BaseException as problem:
+            for member in members:
+                member.call.watch.failed(problem)
+            raise
+        for member in members:
+            member.committed()
+        return now_ms
+
+    def _commit(self, members: Sequence[Member], settle: Sequence[Line]) -> int:
         first = members[0]
         get = self._around.statements.get
         if self._wire.broken:
@@ -99,7 +129,8 @@ class Turn:
         lines += [*settle, _COMMIT]
         commit = len(lines) - 1
         minted = first.call.minted
-        watched = minted is not None and minted.expires_at_ms - first.found.now_ms < _NEAR_EXPIRY_MS
+        now_ms = first.found.now_ms + int((time.monotonic() - self._admitted) * 1000)
+        watched = minted is not None and minted.expires_at_ms - now_ms < _NEAR_EXPIRY_MS
         if watched:
             lines.append(Line(get(statements.clock), {}))
         try:

@@ -14,8 +14,10 @@ from akter.runner.group import Group
 from akter.runner.grouping import Pace
 from akter.runner.message import Delivery, Held
 from akter.runner.settler import Settler, about
+from akter.store.claim import Claimed
 from akter.store.wire import Wire
 from akter.turn import Turn
+from akter.watch import Hop
 
 logger = logging.getLogger("akter.relay")
 
@@ -34,7 +36,7 @@ class Deliverer:
 
     def deliver(self, batch: Sequence[Delivery]) -> list[Delivery]:
         """Deliver one message, or messages for different actors together; returns those that must run again, alone."""
-        faults = self._around.faults
+        faults, asked = self._around.faults, time.perf_counter()
         try:
             for delivery in batch:
                 if not delivery.announced:
@@ -43,6 +45,7 @@ class Deliverer:
             for delivery in batch:
                 faults.at("before_delivery", delivery.call)
             with Wire(self._engine, self._around.statements, batch[0].call.id) as wire:
+                self._around.telemetry.waited(asked, "relay")
                 fresh = self._begin(batch)
                 try:
                     if len(fresh) > 1:
@@ -56,13 +59,24 @@ class Deliverer:
             # As if the process were gone: the row waits for the end of its lease.
             pass
         except BaseException as problem:  # noqa: BLE001 - whatever it is, even an exit, the rows must wait and the thread go on
-            self.settler.wait([(delivery.row, problem) for delivery in batch if not delivery.given_back])
+            kept = [delivery for delivery in batch if not delivery.given_back]
+            self._wait([(delivery, problem) for delivery in kept])
         return []
+
+    def hop(self, row: Claimed) -> Hop:
+        """Watch a row that was just claimed."""
+        return self._around.telemetry.hop(row)
+
+    def _wait(self, failed: Sequence[tuple[Delivery, BaseException]], wire: Wire | None = None) -> None:
+        self.settler.wait([(delivery.row, problem) for delivery, problem in failed], wire)
+        for delivery, problem in failed:
+            delivery.call.hop.retried(problem)
 
     def _begin(self, batch: Sequence[Delivery]) -> list[Delivery]:
         fresh, stale = self.held.begin(batch)
         for delivery in stale:
             logger.warning("relay.claim_outlived_its_lease", extra=about(delivery.row))
+            delivery.call.hop.released()
         self.counts.add(stale=len(stale))
         return fresh
 
@@ -76,6 +90,7 @@ class Deliverer:
             self._around.faults.at("before_outbox_delete", delivery.call)
             self.settler.delete([delivery.row], wire)
         self.counts.add(delivered=1)
+        delivery.call.hop.delivered()
 
     def _turn(self, delivery: Delivery, turn: Turn, member: Member, wire: Wire) -> bool:
         """Run a message's turn; returns whether its row went with the commit."""
@@ -106,7 +121,9 @@ class Deliverer:
             logger.info("relay.group_fell_apart", extra={"akter_members": len(batch), "akter_reason": str(problem)[:500]})
             return list(batch)
         self.counts.add(delivered=len(group.done), groups=1)
-        self.settler.wait([(delivery.row, problem) for delivery, problem in group.failed], wire)
+        for delivery in group.done:
+            delivery.call.hop.delivered()
+        self._wait(group.failed, wire)
         return group.alone
 
     def _commit(self, group: Group, wire: Wire) -> None:

@@ -28,6 +28,7 @@ from akter.runner.listener import Listener
 from akter.runner.loop import Loop
 from akter.runner.message import Held
 from akter.runner.relay import Relay
+from akter.runner.sampling import Sampler
 from akter.runner.settings import Settings
 from akter.runner.settler import Settler
 from akter.store import presence
@@ -82,7 +83,7 @@ class Runner:
         statements = around.statements
         self.relay = Relay(self._engine, statements, app.actors, self._deliverer, self._lane, self.settings, lambda: self.lease)
         self._loop = Loop("akter-relay", self.relay.wait)
-        self._presence = Loop("akter-heartbeat", self._beat)
+        self._presence, self._sampler = Loop("akter-heartbeat", self._beat), Sampler(app.telemetry, self.incarnation_id)
         self._listener = Listener(self._engine, around.statements, self.wake) if self.settings.listen else None
         self._pid, self._report = os.getpid(), None
         self._lock, self._stopped = threading.Lock(), threading.Event()
@@ -189,10 +190,12 @@ class Runner:
         # A relay that never came through a pass has been idle since it started.
         idle_ms = int((time.monotonic() - (self._loop.passed_at or self._started_at)) * 1000)
         with self._deployment() as connection:
-            if not self._arrived or not presence.beat(connection, self.incarnation_id, idle_ms, self._stopping):
+            known = self._arrived and (presence.beat(connection, self.incarnation_id, idle_ms, self._stopping) or self._stopping)
+            if not known:
                 types = sorted(self.app.actors)
                 presence.arrive(connection, self.incarnation_id, self.label, akter.__version__, types, self.settings.lanes)
                 self._arrived = True
+        self._sampler.sample(self._deployment)
         return self.settings.heartbeat
 
     def _leave(self) -> None:

@@ -136,9 +136,12 @@ class Relay:
         ready: list[Delivery] = []
         unread: list[tuple[Claimed, BaseException]] = []
         for row in rows:
+            hop = self._deliverer.hop(row)
             try:
                 ready.append(Delivery(row, until, read(row, self._actors)))
+                ready[-1].call.hop = hop
             except BaseException as problem:  # noqa: BLE001 - a row that cannot be read must not keep the others from their threads
+                hop.retried(problem)
                 unread.append((row, problem))
         self._held.add(ready)
         if self._stopping:
@@ -204,6 +207,8 @@ class Relay:
 
     def _give_back(self, deliveries: Sequence[Delivery] | None) -> None:
         waiting = self._held.give_back(deliveries)
+        for delivery in waiting:
+            delivery.call.hop.released()
         try:
             released = self._settler.release([delivery.row for delivery in waiting])
         except AkterError as problem:

@@ -19,8 +19,8 @@ from akter.operating import Operator
 # Where the processes find their application, the tests do too.
 sys.path.insert(0, str(Path(__file__).parent))
 
-from processes import HERE, Done, Started  # noqa: E402
-from shop import Crate, Parcel  # noqa: E402
+from processes import HERE, Done, Started
+from shop import Crate, Parcel
 
 
 @pytest.fixture
