@@ -92,7 +92,7 @@ def present(connection: Connection) -> list[Present]:
 def pause(connection: Connection, family: str, target: str, reason: str) -> bool:
     """Let nobody claim a family, or one type within it; returns whether it was not paused before."""
     fresh = insert(pauses).values(family=family, target=target, reason=reason, paused_at_ms=now_ms())
-    return connection.execute(fresh.on_conflict_do_nothing()).rowcount == 1
+    return connection.execute(fresh.on_conflict_do_nothing().returning(pauses.c.family)).first() is not None
 
 
 def resume(connection: Connection, family: str, target: str) -> bool:

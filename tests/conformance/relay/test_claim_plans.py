@@ -1,0 +1,147 @@
+"""What the claim reads, however much lies in the outbox: EXPLAIN, under both ways in which PostgreSQL plans a prepared statement."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import psycopg
+import pytest
+from post import Mailbox, Node, handled
+
+from akter.store import claim
+from akter.store.flight import compile_core
+from akter.testing import settle
+
+Make = Callable[..., Node]
+PLANS = pytest.mark.parametrize("mode", ["force_custom_plan", "force_generic_plan"])
+VALUES = dict(first=-128, last=127, served="{Mailbox,Sender}", limit=16, probe=32, each=4, lease_ms=37_000, max_backoff_ms=256_000)
+
+FILL = """
+    INSERT INTO {schema}.actor_outbox (bucket, routing_key, tenant_id, actor_type, actor_id, intent_id, kind, target_type, target_id,
+        command, payload, caller, due_at_ms, scheduled_at_ms, ready_at_ms)
+    SELECT (i %% 256) - 128, ((i %% 256) - 128)::bigint << 56 | i, 'ghost', 'Ghost', i::text, 'ghost-' || i, %(kind)s, %(target)s, i::text,
+        'haunt', '{{}}', '{{}}', due, due, CASE WHEN %(kind)s = 'job' THEN 0 END
+    FROM generate_series(1, %(rows)s) AS i, LATERAL (SELECT (%(due)s + i)::bigint AS due) AS when_due"""
+
+
+class Plan:
+    """The claim as PostgreSQL carried it out, rolled back."""
+
+    def __init__(self, nodes: list[dict[str, Any]]) -> None:
+        self.nodes = nodes
+        self.due = [node for node in nodes if node.get("Index Name") == "actor_outbox_due_kind"]
+
+    @property
+    def read(self) -> int:
+        """Rows that the due index gave."""
+        return sum(round(node["Actual Rows"] * node["Actual Loops"]) for node in self.due)
+
+    @property
+    def filtered(self) -> int:
+        """Rows that were read from the due index only to be thrown away."""
+        return sum(round(node.get("Rows Removed by Filter", 0) * node["Actual Loops"]) for node in self.due)
+
+    @property
+    def looked_up(self) -> int:
+        """Rows that were found by their key or id: each once to lock it, and once to move it."""
+        keyed = [node for node in self.nodes if node.get("Index Name") in ("actor_outbox_pkey", "actor_outbox_intent")]
+        return sum(round(node["Actual Rows"] * node["Actual Loops"]) for node in keyed)
+
+    def check(self) -> None:
+        """The due time bounds the index range, rows are looked up by their key, and nothing of size is read from end to end."""
+        assert self.due
+        for node in self.due:
+            assert "due_at_ms <=" in node["Index Cond"], node
+            assert "bucket =" in node["Index Cond"], node
+        scans = [node for node in self.nodes if node["Node Type"] == "Seq Scan"]
+        assert {node["Relation Name"] for node in scans} <= {"actor_deployment", "actor_pauses"}, scans
+
+
+class Explain:
+    def __init__(self, connection: psycopg.Connection[Any], schema: str) -> None:
+        self._connection, self._schema = connection, f'"{schema}"'
+        self._claim = compile_core(claim.intents(), schema)
+
+    def fill(self, rows: int, *, kind: str = "intent", target: str = "Ghost", due: int = 0) -> None:
+        self._connection.execute(FILL.format(schema=self._schema).encode(), {"rows": rows, "kind": kind, "target": target, "due": due})
+
+    def analyze(self) -> None:
+        self._connection.execute(f"ANALYZE {self._schema}.actor_outbox".encode())
+
+    def run(self, mode: str, **changed: Any) -> Plan:
+        values = {**self._claim.constants, **VALUES, **changed}
+        arguments = ", ".join(psycopg.sql.quote(str(values[name])) for name in self._claim.parameters)
+        with self._connection.transaction(force_rollback=True):
+            self._connection.execute(f"SET LOCAL plan_cache_mode = {mode}".encode())
+            self._connection.execute(b"PREPARE claim AS " + self._claim.sql)
+            row = self._connection.execute(f"EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) EXECUTE claim({arguments})".encode()).fetchone()
+            self._connection.execute(b"DEALLOCATE claim")
+        assert row is not None
+        found = row[0] if isinstance(row[0], list) else json.loads(row[0])
+        return Plan(list(_nodes(found[0]["Plan"])))
+
+
+def _nodes(plan: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    yield plan
+    for inner in plan.get("Plans", []):
+        yield from _nodes(inner)
+
+
+@pytest.fixture
+def explain(akter_database: str, akter_schema: str) -> Iterator[Explain]:
+    with psycopg.connect(akter_database.replace("+psycopg", ""), autocommit=True) as connection:
+        yield Explain(connection, akter_schema)
+
+
+@PLANS
+@pytest.mark.conformance("REL-S-08")
+def test_due_jobs_that_nobody_executes_are_not_read(explain: Explain, mode: str) -> None:
+    explain.fill(10_000, kind="job")
+    explain.analyze()
+    plan = explain.run(mode)
+    plan.check()
+    assert (plan.read, plan.filtered) == (0, 0)
+
+
+@PLANS
+@pytest.mark.conformance("OUT-11")
+def test_future_timers_are_not_read(explain: Explain, mode: str, node: Make) -> None:
+    explain.fill(500_000, target="Mailbox", due=2**52)
+    explain.analyze()
+    plan = explain.run(mode)
+    plan.check()
+    assert (plan.read, plan.filtered) == (0, 0)
+    one = node()
+    one.app.send(one.app.actor(Mailbox, "m").take, "a")
+    with_one = explain.run(mode)
+    with_one.check()
+    assert with_one.read <= 2
+    assert [found["Actual Rows"] for found in with_one.nodes if found["Node Type"] == "ModifyTable"] == [1]
+    assert with_one.looked_up == 2
+    settle(one.app, one.runner)
+    assert handled.taken == {"a": 1}
+
+
+@PLANS
+def test_due_messages_of_types_not_served_here_are_passed_over_within_their_buckets(explain: Explain, mode: str) -> None:
+    explain.fill(10_000)
+    explain.analyze()
+    plan = explain.run(mode)
+    plan.check()
+    assert plan.read == 0
+    assert plan.filtered == pytest.approx(10_000, rel=0.01)
+
+
+@PLANS
+@pytest.mark.parametrize("analyzed", [True, False], ids=["analyzed", "never analyzed"])
+def test_a_backlog_is_not_read_from_end_to_end(explain: Explain, mode: str, analyzed: bool) -> None:
+    explain.fill(20_000, target="Mailbox")
+    if analyzed:
+        explain.analyze()
+    plan = explain.run(mode)
+    plan.check()
+    assert plan.read <= 256 * VALUES["each"]  # type: ignore[operator]
+    assert plan.looked_up == 2 * VALUES["limit"]  # type: ignore[operator]
+    assert plan.filtered == 0
