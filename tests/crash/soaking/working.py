@@ -1,0 +1,150 @@
+"""The processes that work: runners, and the driver that asks for everything and asks again until it knows."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from types import FrameType
+from typing import Any, NamedTuple
+
+import sqlalchemy
+import sqlalchemy.exc
+from sqlalchemy import column, insert, select, table
+
+from akter import Akter, Unavailable
+from akter.commands.lines import Lines
+from akter.runner import Runner
+from soaking.actors import JOURNAL, Canary, Node, arguments
+from soaking.plan import Order, Step, orders, steps
+
+DRIVERS = 4
+"""Threads of the driver."""
+
+outside = table("soak_outside", column("tag"), column("id"), column("target"), column("member"), schema="public")
+
+
+class Place(NamedTuple):
+    """Where everything is, and how it runs; paths are texts."""
+
+    directory: str
+    url: str
+    lease: float
+    seed: int
+    intents: int
+    actors: int
+    seconds: float
+
+    def path(self, name: str) -> Path:
+        """A file of the soak."""
+        return Path(self.directory) / name
+
+    @property
+    def done(self) -> bool:
+        """Whether everybody is to end."""
+        return self.path("stop").exists()
+
+
+def run(place: Place, target: str, label: str) -> dict[str, int]:
+    """Be a runner until there is a file `stop` or a signal; returns what was done."""
+    _prepare(place, label)
+    ended, parent = threading.Event(), os.getppid()
+
+    def end(number: int, frame: FrameType | None) -> None:
+        ended.set()
+
+    signal.signal(signal.SIGTERM, end)
+    with Akter(target, actors=[Node, Canary], execution=5.0, lock=1.0) as app:
+        runner = Runner(app, label=label, claim_lease=place.lease, poll=0.5, heartbeat=1.0, max_backoff=2.0, lanes={"intents": 48})
+        while not ended.is_set():
+            try:
+                runner.start()
+                break
+            except Unavailable as problem:
+                logging.getLogger("soak").info("soak.waits_to_start %s", problem)
+                ended.wait(0.1)
+        while not ended.wait(0.2) and not place.done and os.getppid() == parent:
+            if runner.lost:
+                raise SystemExit(f"the threads {runner.lost} died")
+        report = runner.stop(grace=10.0)
+    return {"delivered": report.delivered, "retried": report.retried, "parked": report.parked, "left": len(report.left)}
+
+
+def drive(place: Place) -> int:
+    """Carry out every order that the log does not know as done, spread over the time there is; returns how many there are."""
+    _prepare(place, "driver")
+    log = place.path("driver.done")
+    done = set(log.read_text().split()) if log.exists() else set()
+    wanted = orders(place.seed, place.intents, place.actors)
+    started = float(place.path("started").read_text())
+    with (
+        Akter(place.url, actors=[Node, Canary], execution=5.0, delivery=10.0, lock=2.0) as app,
+        log.open("a") as file,
+        ThreadPoolExecutor(DRIVERS) as threads,
+    ):
+
+        def carry_out(number: int, order: Order) -> None:
+            # Orders come at their time, so that all of them do not come at once.
+            time.sleep(max(0.0, started + place.seconds * number / len(wanted) - time.time()))
+            _until_known(lambda: KINDS[order.kind](app, place, order))
+            file.write(f"{order.id}\n")
+            file.flush()
+
+        # Those that were cut short by a kill are asked for again, under their ids.
+        work = [threads.submit(carry_out, number, order) for number, order in enumerate(wanted) if order.id not in done]
+        for one in work:
+            one.result()
+    return len(wanted)
+
+
+def _until_known(ask: Callable[[], object]) -> None:
+    while True:
+        try:
+            ask()
+            return
+        except (Unavailable, sqlalchemy.exc.OperationalError) as problem:
+            logging.getLogger("soak").info("soak.asks_again %s", str(problem)[:200])
+            time.sleep(0.05)
+
+
+def _spread(app: Akter, place: Place, order: Order) -> None:
+    with app.command_id(order.id):
+        app.actor(Node, order.actor).spread(order.id, order.seed, order.fan, place.actors)
+
+
+def _send(app: Akter, place: Place, order: Order) -> None:
+    with app.command_id(order.id):
+        app.send(app.actor(Node, order.actor).note, order.id)
+
+
+def _within(app: Akter, place: Place, order: Order) -> None:
+    sent: Sequence[Step] = [step for step in steps(order.seed, order.fan, place.actors) if step.verb != "cancel"]
+    tags = [f"{order.id}.{number}" for number in range(len(sent))]
+    try:
+        with app.engine.begin() as connection:
+            # An earlier try may have committed without an answer; one that is just committing is waited for by the key of the table.
+            if connection.execute(select(outside.c.tag).where(outside.c.tag == tags[0])).first():
+                return
+            messages: list[tuple[Any, dict[str, Any]]] = [
+                (getattr(app.actor(Node, step.target), step.member), arguments(step, tag)) for step, tag in zip(sent, tags, strict=True)
+            ]
+            ids = app.within(connection).send_many(messages)
+            for step, tag, id in zip(sent, tags, ids, strict=True):
+                connection.execute(insert(outside).values(tag=tag, id=id, target=step.target, member=step.member))
+    except sqlalchemy.exc.IntegrityError:
+        return
+
+
+KINDS = {"spread": _spread, "send": _send, "within": _within}
+
+
+def _prepare(place: Place, label: str) -> None:
+    os.environ[JOURNAL] = str(place.path("journal"))
+    handler = logging.FileHandler(place.path(f"{label}.log"))
+    handler.setFormatter(Lines())
+    logging.basicConfig(level=logging.INFO, handlers=[handler])

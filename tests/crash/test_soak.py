@@ -1,0 +1,113 @@
+"""A short soak, and what its checker says when something is wrong with what it left."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from soak import Options, Soaked, judged, soak
+from soaking.plan import Order, actions, orders, steps
+from soaking.tables import plain
+from soaking.working import Place
+
+OPTIONS = Options(seed=7, intents=1500, actors=300, seconds=8.0)
+
+
+def damage(state: str) -> Callable[[psycopg.Connection[Any]], int]:
+    """Change the state of an actor that has at least three lines of history, as a Python statement about `state` says."""
+
+    def change(connection: psycopg.Connection[Any]) -> int:
+        rows = connection.execute("SELECT ctid::text, value::text, version FROM akter.actor_state WHERE actor_type = 'Node'").fetchall()
+        where, value, version = next(row for row in rows if len(json.loads(row[1])["history"]) > 2)
+        found: dict[str, Any] = {**json.loads(value), "version": version}
+        exec(state, {"state": found, "history": found["history"]})
+        version = found.pop("version")
+        changed = "UPDATE akter.actor_state SET value = %s, version = %s WHERE ctid = %s::tid"
+        return connection.execute(changed, [json.dumps(found), version, where]).rowcount
+
+    return change
+
+
+FAULTS: dict[str, tuple[str | Callable[[psycopg.Connection[Any]], int], str]] = {
+    "an effect that is lost": ("DELETE FROM public.soak_effects WHERE ctid = (SELECT min(ctid) FROM public.soak_effects)", "were to leave"),
+    "an effect that is doubled": ("INSERT INTO public.soak_effects SELECT * FROM public.soak_effects LIMIT 1", "left 2 rows"),
+    "an effect of nobody": ("INSERT INTO public.soak_effects VALUES ('x', 'n1', 1)", "left a row, and no line"),
+    "a line of history that is lost": (damage("del history[1]"), "a gap or a double in its history"),
+    "a number that came twice": (damage("history[2][0] = history[1][0]"), "a gap or a double in its history"),
+    "a state that was overwritten": (damage("history.pop(); state['count'] -= 1; state['version'] -= 1"), "its receipts answered"),
+    "a state written for nothing": (damage("state['version'] += 1"), "lines of history, a count of"),
+    "a message that came twice": (damage("history[1][1] = history[0][1]"), "happened more than once"),
+    "a message that got lost": (
+        "WITH one AS (SELECT ctid, command_id FROM akter.actor_receipts WHERE command = 'refuse' LIMIT 1) "
+        "DELETE FROM akter.actor_receipts WHERE ctid IN (SELECT ctid FROM one)",
+        "took effect 0 times",
+    ),
+    "a message of nobody": (
+        'INSERT INTO akter.actor_receipts SELECT (jsonb_populate_record(r, \'{"command_id": "u:x:y"}\')).* FROM akter.actor_receipts r '
+        "WHERE command = 'refuse' LIMIT 1",
+        "a receipt that nobody asked for",
+    ),
+    "a message that was cancelled unclaimed": (
+        "UPDATE public.soak_gone SET attempts = 0 WHERE ctid = (SELECT g.ctid FROM public.soak_gone g "
+        "JOIN akter.actor_receipts r ON r.command_id = g.id AND r.command = 'note' LIMIT 1)",
+        "nobody had claimed it",
+    ),
+    "a row that is left": (
+        "INSERT INTO akter.actor_outbox (bucket, routing_key, tenant_id, actor_type, actor_id, intent_id, target_type, target_id, command, "
+        "payload, caller, due_at_ms, scheduled_at_ms) VALUES (0, 1, 't', 'Node', 'n1', 'i', 'Node', 'n1', 'note', '{}', '{}', 0, 0)",
+        "the outbox still holds",
+    ),
+    "a tick that is lost": ("DELETE FROM public.soak_ticks WHERE canary = 'c0' AND number = 3", "the ticks of c0 have a gap"),
+    "an order that was dropped": (
+        "DELETE FROM akter.actor_receipts WHERE ctid = (SELECT min(ctid) FROM akter.actor_receipts WHERE command = 'spread')",
+        "has 0 receipts",
+    ),
+}
+
+
+@pytest.fixture(scope="module")
+def soaked() -> Iterator[tuple[Soaked, Place]]:
+    with ExitStack() as stack:
+        yield soak(OPTIONS, stack, print)
+
+
+@pytest.mark.timeout(300)
+def test_nothing_is_lost_doubled_or_left_while_everything_is_killed(soaked: tuple[Soaked, Place]) -> None:
+    found, _ = soaked
+    print(found.text)
+    assert found.well, found.text
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("fault", FAULTS)
+def test_the_checker_sees(soaked: tuple[Soaked, Place], fault: str) -> None:
+    _, place = soaked
+    statement, said = FAULTS[fault]
+    with psycopg.connect(plain(place.url)) as connection:
+        changed = connection.execute(statement.encode()).rowcount if isinstance(statement, str) else statement(connection)
+        assert changed == 1
+        wrong = judged(connection, Path(place.directory), OPTIONS).wrong
+        connection.rollback()
+    assert any(said in one for one in wrong), wrong
+
+
+def test_a_seed_says_everything() -> None:
+    def drawn(seed: int) -> tuple[list[Order], list[Any]]:
+        plan = actions(seed, 3, 3.0)
+        return orders(seed, 500, 100), [next(plan) for _ in range(30)]
+
+    assert drawn(3) == drawn(3)
+    assert drawn(3) != drawn(4)
+    assert steps(5, 40, 100) == steps(5, 40, 100)
+    wanted, done = drawn(3)
+    assert sum(order.fan for order in wanted) >= 500
+    assert [one.what for one in done].count("restart") == [one.what for one in done].count("crash") == 1
