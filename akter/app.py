@@ -36,7 +36,7 @@ from akter.handle import Handle, Member
 from akter.hint import Wakes
 from akter.identity import Address, CommandId, check_admissible, check_name, is_minted, new_id, own_id
 from akter.joining import Joining
-from akter.lent import lent
+from akter.lent import deployment_of, lent
 from akter.limits import Limits, window_ms
 from akter.member import Surroundings
 from akter.query import Queries
@@ -203,6 +203,11 @@ class Akter:
         self.outside()
         return Staging(self, lent(connection), self._joining.join().id)
 
+    def reached_by(self, connection: Any) -> bool:
+        """Whether a connection of the application's own leads to this Akter's database; never, before the first call."""
+        joined = self._joining.joined
+        return joined is not None and deployment_of(lent(connection), self.schema) == joined.id
+
     def next_id(self, delay_ms: int, due_at_ms: int | None) -> tuple[str, str]:
         """The id of a message from outside, as it is stored and as its sender knows it; what `send` and `within` use."""
         around = ambient(self)
@@ -329,6 +334,11 @@ class Akter:
 
 
 _alive: weakref.WeakSet[Akter] = weakref.WeakSet()
+
+
+def reaching(connection: Any) -> bool:
+    """Whether a connection of the application's own leads to the database of an Akter of this process that is in use."""
+    return any(app.reached_by(connection) for app in list(_alive))
 
 
 def _after_fork_in_child() -> None:

@@ -16,7 +16,7 @@ from akter.errors import ConfigurationError
 POOL_SIZE = 16
 """Connections of an engine that akter makes; of an engine it is given, the engine's own pool decides."""
 
-_CONNECTING = {"connect_timeout": 10, "keepalives_idle": 30, "keepalives_interval": 10, "keepalives_count": 3}
+CONNECTING = {"connect_timeout": 10, "keepalives_idle": 30, "keepalives_interval": 10, "keepalives_count": 3}
 """Seconds after which a host that does not answer is given up; without them it takes the operating system's two minutes, or hours."""
 
 
@@ -40,7 +40,7 @@ def engine_for(target: str | URL | Engine | None = None, **options: Any) -> tupl
         return embedded.engine(target, **settings), True
     url = _url(target)
     # What the URL or the environment says stands, and connect_args would override it.
-    patience = {name: value for name, value in _CONNECTING.items() if name not in url.query}
+    patience = {name: value for name, value in CONNECTING.items() if name not in url.query}
     if "PGCONNECT_TIMEOUT" in os.environ:
         patience.pop("connect_timeout", None)
     settings["connect_args"] = {**patience, **settings.get("connect_args", {})}

@@ -39,6 +39,11 @@ class Joining:
                     self._clock.set(found.now_ms)
         return found
 
+    @property
+    def joined(self) -> Deployment | None:
+        """The deployment, if it was joined already."""
+        return self._joined
+
     def now_ms(self) -> int:
         """The database's time in epoch milliseconds, from an estimate that is never ahead of it."""
         self.join()

@@ -53,7 +53,7 @@ def run(
     """
     seats = _lanes(lanes)
     if processes > 1:
-        raise SystemExit(supervise(processes, _alone(sys.argv[1:]), grace))
+        raise SystemExit(supervise(processes, _alone(sys.orig_argv[1:]), grace))
     with asked_to_end() as ending:
         loaded = _loaded(ctx, app)
         lines.show()
@@ -106,7 +106,7 @@ def _lanes(given: tuple[str, ...]) -> dict[str, int] | None:
 
 
 def _alone(arguments: Sequence[str]) -> list[str]:
-    """The same command line for one process."""
+    """The same command line for one process, however this one was started: by name, with -m, or by a manage.py."""
     kept: list[str] = []
     skip = False
     for argument in arguments:

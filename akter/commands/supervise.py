@@ -68,11 +68,11 @@ class Child:
 
 
 def supervise(processes: int, arguments: Sequence[str], grace: float) -> int:
-    """Keep processes of `python -m akter ARGUMENTS` alive until a signal comes; returns the exit code.
+    """Keep processes of `python ARGUMENTS` alive until a signal comes; returns the exit code.
 
     It is 0 when all ended well, 75 when one left work to its lease, and otherwise that of the one that kept dying.
     """
-    command = [sys.executable, "-m", "akter", *arguments]
+    command = [sys.executable, *arguments]
     with asked_to_end() as ending:
         children = [Child(command) for _ in range(processes)]
         try:

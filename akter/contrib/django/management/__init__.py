@@ -1,0 +1,1 @@
+"""What akter adds to manage.py."""

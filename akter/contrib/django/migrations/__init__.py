@@ -1,0 +1,1 @@
+"""Akter's history for Django: a migration for each revision of `akter.migrations`, under the same number."""

@@ -1,0 +1,1 @@
+"""Orders, and the actors that they are told to."""
