@@ -101,7 +101,7 @@ def main(ctx: click.Context, url: str | None, schema: str) -> None:
 @click.pass_obj
 def migrate(target: Target, revision: str, checking: bool, offline: bool, wait: float) -> None:
     """Create the akter schema, or bring it to REVISION (the newest)."""
-    from akter import schema
+    from akter import lines, schema
 
     if checking and offline:
         raise click.UsageError("--check and --sql exclude each other")
@@ -109,6 +109,7 @@ def migrate(target: Target, revision: str, checking: bool, offline: bool, wait: 
         start, _, end = revision.rpartition(":")
         click.echo(schema.sql(start or "base", end, schema=target.schema, transaction=True), nl=False)
         return
+    lines.show()
     with target.engine() as engine:
         if checking:
             reason = schema.check(engine, schema=target.schema)

@@ -143,9 +143,8 @@ def _in_the_way(error: BaseException) -> bool:
 
 def _report(connection: Connection, schema: str, nested: bool, state: RetryCallState) -> None:
     if state.attempt_number % 10 == 1:
-        logger.warning(
-            "the tables of schema %s are locked by %s; trying again", schema, _sessions(connection, BLOCKERS, nested, schema=schema)
-        )
+        sessions = _sessions(connection, BLOCKERS, nested, schema=schema)
+        logger.warning("schema.locked", extra={"akter_schema": schema, "akter_sessions": sessions})
 
 
 def _sessions(connection: Connection, query: TextClause, nested: bool, **parameters: object) -> str:

@@ -12,9 +12,9 @@ import click
 from click.core import ParameterSource
 from sqlalchemy import Engine
 
+from akter import lines
 from akter.app import Akter
 from akter.cli import Target
-from akter.commands import lines
 from akter.commands.application import load
 from akter.commands.ending import LEFT_SOMETHING, Ending, asked_to_end
 from akter.commands.supervise import supervise

@@ -13,6 +13,7 @@ FAMILIES = ("intents", "jobs", "feed", "control", "subscription")
 """The work families; each has seats of its own, so none ever waits for another's."""
 
 MAX_SECONDS = 2_147_483.647
+MAX_HEARTBEAT = 10.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,6 +51,10 @@ class Settings:
                 continue
             if isinstance(value, bool) or not isinstance(value, int | float) or not 0.001 <= value <= MAX_SECONDS:
                 raise ConfigurationError(f"Runner: {name} is seconds between 0.001 and {MAX_SECONDS}, not {value!r}")
+        if self.heartbeat > MAX_HEARTBEAT:
+            raise ConfigurationError(
+                f"Runner: heartbeat is at most {MAX_HEARTBEAT} seconds, because one that is silent for 20 is taken for gone"
+            )
         for first, last in self.ranges:
             if not -128 <= first <= last <= 127:
                 raise ConfigurationError("Runner: ranges are pairs of buckets within -128 to 127, the first not above the last")
