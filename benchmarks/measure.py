@@ -8,13 +8,15 @@ import statistics
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
 RESULTS = Path(__file__).with_name("results")
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +102,22 @@ def interleaved(comparisons: Sequence[Comparison], pairs: int) -> list[dict[str,
     return [_summary(runs) for runs in found]
 
 
+def rounds(subjects: Mapping[str, Callable[[], T]], pairs: int) -> dict[str, list[T]]:
+    """Measure every subject `pairs` times, right after one another, in turning order."""
+    found: dict[str, list[T]] = {name: [] for name in subjects}
+    for round in range(pairs):
+        for name in list(subjects) if round % 2 == 0 else list(subjects)[::-1]:
+            _progress(f"{round + 1}/{pairs} {name}")
+            found[name].append(subjects[name]())
+    _progress("")
+    return found
+
+
+def ratio(ours: Sequence[float], theirs: Sequence[float]) -> dict[str, float]:
+    """The spread of the ratios of figures that were measured right after one another."""
+    return spread([one / other for one, other in zip(ours, theirs, strict=True)])
+
+
 def _progress(said: str) -> None:
     if sys.stderr.isatty():
         print(f"\r\x1b[K{said}", end="", file=sys.stderr, flush=True)
@@ -148,6 +166,16 @@ def _numbers(result: dict[str, Any]) -> str:
 
 def _said(found: dict[str, float]) -> str:
     return f"{found['median']:.2f} ({found['low']:.2f}–{found['high']:.2f})"
+
+
+def rows(head: Sequence[str], lines: Iterable[Sequence[object]]) -> str:
+    """A Markdown table of whatever kind."""
+    return "\n".join(f"| {' | '.join(map(str, line))} |" for line in (head, ["---"] * len(head), *lines))
+
+
+def said(found: Mapping[str, float], digits: int = 2) -> str:
+    """A median with its quartiles."""
+    return "{median:,.{d}f} ({low:,.{d}f}–{high:,.{d}f})".format(**found, d=digits).replace(",", "\N{NO-BREAK SPACE}")
 
 
 def save(benchmark: str, path: Path | None, result: dict[str, Any]) -> Path:

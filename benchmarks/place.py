@@ -7,7 +7,7 @@ import os
 import platform
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -46,21 +46,28 @@ def parser(says: str, *, pairs: int, seconds: float) -> argparse.ArgumentParser:
 @contextmanager
 def database(options: argparse.Namespace) -> Iterator[str]:
     """The URL of a new database, which is dropped afterwards. Every commit in it waits for the disk."""
-    with _server(options) as base:
-        name = f"akter_benchmark_{uuid4().hex[:12]}"
-        url = make_url(base).set(database=name, drivername="postgresql+psycopg")
-        with connect(base) as admin:
-            admin.execute(sql.SQL("CREATE DATABASE {} TEMPLATE template0 ENCODING 'UTF8'").format(sql.Identifier(name)))
-            admin.execute(sql.SQL("ALTER DATABASE {} SET synchronous_commit = on").format(sql.Identifier(name)))
-        try:
-            yield url.render_as_string(hide_password=False)
-        finally:
-            with connect(base) as admin:
-                admin.execute(sql.SQL("DROP DATABASE {} WITH (FORCE)").format(sql.Identifier(name)))
+    with server(options, {}) as base, fresh(base) as url:
+        yield url
 
 
 @contextmanager
-def _server(options: argparse.Namespace) -> Iterator[str]:
+def fresh(base: str) -> Iterator[str]:
+    """The URL of a new database on the server of another one."""
+    name = f"akter_benchmark_{uuid4().hex[:12]}"
+    url = make_url(base).set(database=name, drivername="postgresql+psycopg")
+    with connect(base) as admin:
+        admin.execute(sql.SQL("CREATE DATABASE {} TEMPLATE template0 ENCODING 'UTF8'").format(sql.Identifier(name)))
+        admin.execute(sql.SQL("ALTER DATABASE {} SET synchronous_commit = on").format(sql.Identifier(name)))
+    try:
+        yield url.render_as_string(hide_password=False)
+    finally:
+        with connect(base) as admin:
+            admin.execute(sql.SQL("DROP DATABASE {} WITH (FORCE)").format(sql.Identifier(name)))
+
+
+@contextmanager
+def server(options: argparse.Namespace, settings: Mapping[str, str]) -> Iterator[str]:
+    """The URL of a server; the settings are for one that is started here."""
     if options.url:
         yield options.url
         return
@@ -70,8 +77,8 @@ def _server(options: argparse.Namespace) -> Iterator[str]:
     disk = "/var/tmp" if os.path.isdir("/var/tmp") else tempfile.gettempdir()
     directory: Path = options.data or Path(disk, f"akter-benchmark-{uuid4().hex[:12]}")
     try:
-        with Server(directory) as server:
-            yield server.url()
+        with Server(directory, settings=settings) as running:
+            yield running.url()
     finally:
         if options.data is None:
             shutil.rmtree(directory, ignore_errors=True)

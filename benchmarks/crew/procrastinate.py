@@ -1,0 +1,78 @@
+"""procrastinate: psycopg, an asynchronous worker with twenty jobs at once, LISTEN/NOTIFY."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import Any
+
+import procrastinate
+from psycopg_pool import AsyncConnectionPool
+
+from benchmarks.crew.program import BATCH, Plan, added, main, report, sample, until_ended, values
+from benchmarks.crew.ticks import Ticks
+
+TAKEN = 20
+
+
+class Queue:
+    """procrastinate's app, with the two tasks."""
+
+    def __init__(self, plan: Plan, connector: Any, slot: int = 0) -> None:
+        self.app, ticks = procrastinate.App(connector=connector), Ticks(plan.ticks, slot)
+        self.pool: Any = None
+
+        @self.app.task(name="noop", queue="benchmark")
+        async def noop() -> None:
+            ticks.tick()
+
+        @self.app.task(name="turn", queue="benchmark")
+        async def turn(**job: Any) -> None:
+            ticks.tick()
+            given = values(job)
+            async with self.pool.connection() as connection:
+                await connection.execute(plan.lock, given)
+                row = await (await connection.execute(plan.read, given)).fetchone()
+                await connection.execute(plan.write, {**given, "value": added(row[3])})
+
+        self.noop, self.turn = noop, turn
+
+
+def _client(plan: Plan) -> Queue:
+    return Queue(plan, procrastinate.SyncPsycopgConnector(conninfo=plan.url))
+
+
+def install(plan: Plan) -> None:
+    with _client(plan).app.open() as app:
+        app.schema_manager.apply_schema()
+
+
+def fill(plan: Plan, count: int) -> None:
+    queue = _client(plan)
+    with queue.app.open():
+        began = time.perf_counter()
+        for start in range(0, count, BATCH):
+            queue.turn.batch_defer(*(plan.job(number) for number in range(start, min(count, start + BATCH))))
+        report(rate=count / (time.perf_counter() - began))
+
+
+def work(plan: Plan, slot: int) -> None:
+    async def run() -> None:
+        queue = Queue(plan, procrastinate.PsycopgConnector(conninfo=plan.url, min_size=2, max_size=TAKEN), slot)
+        queue.pool = AsyncConnectionPool(plan.url, min_size=2, max_size=plan.pool, open=False)
+        await queue.pool.open()
+        async with queue.app.open_async():
+            worker = queue.app.run_worker_async(queues=["benchmark"], concurrency=TAKEN, install_signal_handlers=False)
+            await until_ended(worker)
+
+    asyncio.run(run())
+
+
+def send(plan: Plan, samples: int) -> None:
+    queue = _client(plan)
+    with queue.app.open():
+        sample(Ticks(plan.ticks), samples, queue.noop.defer)
+
+
+if __name__ == "__main__":
+    main({"install": install, "fill": fill, "work": work, "send": send})
