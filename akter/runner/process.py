@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import sqlalchemy.exc
-from sqlalchemy import Connection, Engine
-from sqlalchemy.pool import QueuePool
+from sqlalchemy import Connection, Engine, event
+from sqlalchemy.pool import ConnectionPoolEntry, QueuePool
 
 import akter
 from akter.app import Akter
@@ -88,6 +88,7 @@ class Runner:
         self._pid, self._report = os.getpid(), None
         self._lock, self._stopped = threading.Lock(), threading.Event()
         self._started_at, self._arrived, self._stopping = 0.0, False, False
+        event.listen(self._engine, "checkin", self._given_back)
 
     _report: Report | None
 
@@ -170,8 +171,8 @@ class Runner:
         for loop in (self._loop, self._presence):
             loop.join(max(1.0, end - time.monotonic()))
         self._leave()
-        self._engine.dispose()
         self._stopped.set()
+        self._engine.dispose()
         counts = self._deliverer.counts
         logger.info(
             "runner.stopped", extra={"akter_runner": self.incarnation_id, "akter_left": list(left), "akter_released": counts.released}
@@ -223,6 +224,11 @@ class Runner:
         """The names of its threads that died, which none should: without them it is not a runner any more."""
         loops = [self._loop, self._presence, *([self._listener.loop] if self._listener is not None else [])]
         return () if self._stopping else tuple(loop.name for loop in loops if not loop.alive)
+
+    def _given_back(self, _: Any, record: ConnectionPoolEntry) -> None:
+        # Of what still ran when the pool was disposed of; nobody else would close it.
+        if self._stopped.is_set():
+            record.invalidate()
 
     def _check_process(self) -> None:
         if os.getpid() != self._pid:

@@ -147,8 +147,9 @@ class Relay:
         if self._stopping:
             self._give_back(ready)
             return
-        units = plan(ready, self._deliverer.pace, self._settings.group)
-        self.lane.sharing = full and not unread and all(len(unit[0]) > 1 for unit in units)
+        pace, most = self._deliverer.pace, self._settings.group
+        units = plan(ready, pace, most)
+        self.lane.sharing = full and most > 1 and not unread and all(pace.may_share(delivery.call.command) for delivery in ready)
         if unread:
             self._run(len(unread), partial(self._refuse, unread), [])
         room = max(0, self.lane.idle_threads())

@@ -172,15 +172,13 @@ class Ledger:
 
     def __init__(self, sql: Any) -> None:
         self._sql = sql
-        sql(
-            "CREATE TABLE ledger (at bigserial, id text, what text, attempts int, wait bigint, moment timestamptz DEFAULT clock_timestamp())"
-        )
+        sql("CREATE TABLE ledger (at bigserial, id text, what text, attempts int, wait bigint)")
         sql(
             """CREATE FUNCTION keep_ledger() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
             INSERT INTO ledger (id, what, attempts, wait) VALUES (OLD.intent_id,
                 CASE WHEN TG_OP = 'DELETE' THEN 'gone' WHEN NEW.attempts > OLD.attempts THEN 'claimed' ELSE 'moved' END,
                 CASE WHEN TG_OP = 'DELETE' THEN OLD.attempts ELSE NEW.attempts END,
-                CASE WHEN TG_OP = 'UPDATE' THEN NEW.due_at_ms - floor(extract(epoch FROM clock_timestamp()) * 1000) END);
+                CASE WHEN TG_OP = 'UPDATE' THEN NEW.due_at_ms - floor(extract(epoch FROM statement_timestamp()) * 1000) END);
             RETURN NULL; END $$"""
         )
         sql("CREATE TRIGGER ledger AFTER UPDATE OR DELETE ON {akter}.actor_outbox FOR EACH ROW EXECUTE FUNCTION keep_ledger()")
@@ -193,7 +191,7 @@ class Ledger:
         return found
 
     def waits(self) -> list[tuple[str, int, int]]:
-        """What happened, the claims there had been, and the milliseconds until the row is due again."""
+        """What happened, the claims there had been, and the milliseconds from the statement to the row's new due time."""
         return [tuple(row) for row in self._sql("SELECT what, attempts, wait FROM ledger ORDER BY at")]
 
     def broken(self) -> list[str]:

@@ -16,7 +16,17 @@ from akter.testing import settle
 
 Make = Callable[..., Node]
 PLANS = pytest.mark.parametrize("mode", ["force_custom_plan", "force_generic_plan"])
-VALUES = dict(first=-128, last=127, served="{Mailbox,Sender}", limit=16, probe=32, each=4, lease_ms=37_000, max_backoff_ms=256_000)
+LIMIT, EACH = 16, 4
+VALUES = {
+    "first": -128,
+    "last": 127,
+    "served": "{Mailbox,Sender}",
+    "limit": LIMIT,
+    "probe": 2 * LIMIT,
+    "each": EACH,
+    "lease_ms": 37_000,
+    "max_backoff_ms": 256_000,
+}
 
 FILL = """
     INSERT INTO {schema}.actor_outbox (bucket, routing_key, tenant_id, actor_type, actor_id, intent_id, kind, target_type, target_id,
@@ -142,6 +152,6 @@ def test_a_backlog_is_not_read_from_end_to_end(explain: Explain, mode: str, anal
         explain.analyze()
     plan = explain.run(mode)
     plan.check()
-    assert plan.read <= 256 * VALUES["each"]  # type: ignore[operator]
-    assert plan.looked_up == 2 * VALUES["limit"]  # type: ignore[operator]
+    assert plan.read <= 256 * EACH
+    assert plan.looked_up == 2 * LIMIT
     assert plan.filtered == 0

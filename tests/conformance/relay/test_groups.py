@@ -5,12 +5,13 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 from post import LEASE, Mailbox, Node, eventually, handled, letters, send_many
 
+from akter import tables
 from akter.testing import advance, inspect, pause_next, receipts, settle
 
 Make = Callable[..., Node]
@@ -18,13 +19,13 @@ KINDS = ("take", "refuse", "hit", "file", "breaks_the_statement")
 
 
 @pytest.fixture(params=[True, False], ids=["ride", "two steps"])
-def one(request: pytest.FixtureRequest, node: Make) -> Iterator[Node]:
+def one(request: pytest.FixtureRequest, node: Make) -> Node:
     """A process whose runner takes every command for a quick one, as it would be after a while."""
     fresh = node(ride=request.param)
     members = fresh.app.actors["Mailbox"].members
     for kind in KINDS:
         fresh.runner._deliverer.pace.saw(members[kind], 0.0, used_sql=False)
-    yield fresh
+    return fresh
 
 
 def mixed(app: Any, **kinds: str) -> None:
@@ -193,9 +194,7 @@ def test_a_message_delivered_twice_in_a_group_takes_effect_once(one: Node, besid
     send_many(one.app, ["a", "b", "c"])
     kept = beside("SELECT * FROM {akter}.actor_outbox")
     settle(one.app, one.runner)
-    columns = [
-        name for (name,) in beside("SELECT attname FROM pg_attribute WHERE attrelid = '{akter}.actor_outbox'::regclass AND attnum > 0")
-    ]
+    columns = [column.name for column in tables.outbox.c]
     for row in kept:
         values = dict(zip(columns, row, strict=True))
         beside(f"INSERT INTO {{akter}}.actor_outbox VALUES ({', '.join(f':{name}' for name in columns)})", **values)

@@ -216,7 +216,12 @@ def test_a_message_is_seen_by_nobody_before_its_turn_commits(node: Make, beside:
 def test_a_freed_seat_is_taken_at_once_while_more_is_due(node: Make) -> None:
     one = node(started=True, lanes={"intents": 1})
     first, rest = threading.Event(), threading.Event()
-    handled.on_take = lambda mailbox, letter: (first.set(), rest.wait(20)) and None
+
+    def hold(mailbox: Mailbox, letter: str) -> None:
+        first.set()
+        rest.wait(20)
+
+    handled.on_take = hold
     send_many(one.app, ["a"])
     one.runner.wake()
     assert first.wait(20)

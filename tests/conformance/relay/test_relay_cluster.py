@@ -125,7 +125,8 @@ def test_rows_that_die_unsettled_never_delay_newer_ones(node: Make, beside: Any)
     eventually("the fresh message", lambda: handled.taken["fresh"] == 1, seconds=5.0)
     assert time.monotonic() - sent <= 1.1
     beside("UPDATE {akter}.actor_outbox SET attempts = 9, due_at_ms = 0 WHERE payload LIKE '%\"dead-0\"%'")
-    tenth = "SELECT attempts, due_at_ms - floor(extract(epoch FROM clock_timestamp()) * 1000) FROM {akter}.actor_outbox WHERE payload LIKE '%\"dead-0\"%'"
+    wait = "due_at_ms - floor(extract(epoch FROM clock_timestamp()) * 1000)"
+    tenth = f"SELECT attempts, {wait} FROM {{akter}}.actor_outbox WHERE payload LIKE '%\"dead-0\"%'"
     for one in nodes:
         one.app.faults.clear()
         crash_next(one.app, "before_outbox_delete", command_id="dead-0")
@@ -285,7 +286,7 @@ def test_the_poll_alone_finds_what_others_sent(node: Make, off: str) -> None:
 
 
 def test_a_listener_connects_again_and_looks_at_once(node: Make, beside: Any) -> None:
-    one = node(started=True, poll=NEVER, listen=True)
+    node(started=True, poll=NEVER, listen=True)
     other = node(app={"hint": False})
     listening = "SELECT pid FROM pg_stat_activity WHERE datname = current_database() AND query ILIKE 'LISTEN%'"
     eventually("it listens", lambda: len(beside(listening)) == 1)
