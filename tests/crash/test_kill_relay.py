@@ -189,5 +189,6 @@ def test_three_processes_under_load_lose_a_runner_and_a_claiming_relay(
     assert rows("SELECT count(*) FROM actor_receipts WHERE command = 'keep'") == [3 * EACH]
     gaps = "SELECT actor_id FROM actor_events GROUP BY actor_id HAVING max(sequence) <> count(*) OR min(sequence) <> 1"
     assert rows(gaps) == []
-    heads = "SELECT count(*) FROM actor_generations g WHERE event_sequence <> (SELECT count(*) FROM actor_events e WHERE e.actor_id = g.actor_id)"
+    numbered = "(SELECT count(*) FROM actor_events e WHERE e.actor_id = g.actor_id)"
+    heads = f"SELECT count(*) FROM actor_generations g WHERE event_sequence <> {numbered}"
     assert rows(heads) == [0]
