@@ -23,9 +23,10 @@ import psycopg
 from soaking import tables
 from soaking.actors import Canary, Node
 from soaking.checker import Findings, Stored, check
+from soaking.lines import defects, events
 from soaking.plan import LEAST_ACTIONS, actions, orders
 from soaking.report import report
-from soaking.supervisor import Supervisor, defects, events, until
+from soaking.supervisor import Supervisor, until
 from soaking.working import Place
 
 from akter import Akter, Unavailable

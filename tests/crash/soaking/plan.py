@@ -82,15 +82,16 @@ def orders(seed: int, intents: int, actors: int) -> list[Order]:
 def actions(seed: int, processes: int, lease: float) -> Iterator[Action]:
     """What the supervisor does, without an end; the database is restarted once gently and once by SIGKILL among the first."""
     random = Random(f"actions of {seed}")
-    restarts = {random.randint(3, 5): "restart", random.randint(8, 10): "crash"}
+    restarts = {random.randint(2, 4): "restart", random.randint(6, 8): "crash"}
     number = 0
     while True:
-        wait = random.uniform(0.3, 1.6)
+        # A process takes seconds to start; most of the time, most of them are to be at work.
+        wait = random.uniform(0.2, 1.0) if random.random() < 0.3 else random.uniform(1.0, 3.0)
         what = random.choices(("kill", "end", "stop", "terminate", "kill driver"), (34, 8, 24, 26, 8))[0]
         who, seconds = random.randrange(processes), random.uniform(lease + 0.5, lease + 3.0)
         yield Action(wait, restarts.get(number, what), who, seconds)
         number += 1
 
 
-LEAST_ACTIONS = 12
+LEAST_ACTIONS = 10
 """Actions until both restarts are among them."""

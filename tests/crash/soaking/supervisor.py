@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import os
-import re
 import signal
 import threading
 import time
 from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
-from pathlib import Path
 from random import Random
 from typing import Any
 
@@ -42,7 +40,7 @@ class Supervisor:
         # Every other one starts the database by itself when it is gone.
         embedded = self._server is not None and number % 2 == 1
         target = f"embedded:{self._server.data}" if embedded and self._server is not None else self._place.url
-        return child(run, self._place, target, f"runner-{number}")
+        return child(run, self._place, target, number)
 
     def carry_out(self, action: Action) -> None:
         """Do one thing to them."""
@@ -70,7 +68,8 @@ class Supervisor:
         for number, runner in enumerate(self.runners):
             if (status := runner._process.poll()) is None:
                 continue
-            if runner not in self._dying or status:
+            # One that is asked to end before it is ready to hear of it ends by the signal.
+            if runner not in self._dying or status not in (0, -signal.SIGTERM):
                 self.unasked.append(f"runner-{number} ended with {status}: {runner.output[-2000:]}")
             self._dying.discard(runner)
             self._replace(number)
@@ -151,27 +150,3 @@ def until(so: Callable[[], bool], seconds: float) -> None:
         if time.monotonic() > end:
             raise TimeoutError(f"not within {seconds} seconds")
         time.sleep(0.01)
-
-
-def events(directory: Path) -> Counter[str]:
-    """How often each thing was logged by any process; a retry by why."""
-    found: Counter[str] = Counter()
-    for log in directory.glob("*.log"):
-        for line in log.read_text(errors="replace").splitlines():
-            if (said := LINE.match(line)) is None:
-                continue
-            level, what, rest = said.groups()
-            if what == "relay.retry" and (why := RETRIED.search(rest)) is not None:
-                what = MEANT if why.groups() == ("stumble", "Defect") else f"{what} of {why[1]}: {why[2]}"
-            found[f"{level.lower()} {what}"] += 1
-    return found
-
-
-LINE = re.compile(r"\S+ \S+ (INFO|WARNING|ERROR|CRITICAL) \S+ (\S+)(.*)")
-RETRIED = re.compile(r" command=(\w+) .* reason='?(\w+)")
-MEANT = "relay.retry, as it is meant to"
-
-
-def defects(logged: Counter[str]) -> list[str]:
-    """What failed in handlers that do not fail."""
-    return [f"{times} times: {what}" for what, times in logged.items() if what.endswith(": Defect")]

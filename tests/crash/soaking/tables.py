@@ -20,6 +20,7 @@ CREATE TRIGGER soak_goes AFTER DELETE ON akter.actor_outbox FOR EACH ROW EXECUTE
 """
 
 PENDING = "SELECT count(*) FROM akter.actor_outbox WHERE actor_type <> 'Canary'"
+DUE = "SELECT count(*) FROM akter.actor_outbox WHERE due_at_ms < extract(epoch FROM clock_timestamp()) * 1000"
 LEFT = "SELECT count(*) FROM akter.actor_outbox"
 TICKS = "SELECT count(*) FROM public.soak_ticks"
 RECEIPTS = "SELECT count(*) FROM akter.actor_receipts WHERE actor_type = 'Node'"

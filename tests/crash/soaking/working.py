@@ -13,18 +13,22 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, NamedTuple
 
+import psycopg
 import sqlalchemy
 import sqlalchemy.exc
 from sqlalchemy import column, insert, select, table
 
 from akter import Akter, Unavailable
-from akter.commands.lines import Lines
 from akter.runner import Runner
+from soaking import lines, tables
 from soaking.actors import JOURNAL, Canary, Node, arguments
 from soaking.plan import Order, Step, orders, steps
 
 DRIVERS = 4
 """Threads of the driver."""
+
+MOST_DUE = 300
+"""Due messages above which the driver waits: they are delivered in the order of their time, and the canaries' stand in the same queue."""
 
 outside = table("soak_outside", column("tag"), column("id"), column("target"), column("member"), schema="public")
 
@@ -50,9 +54,13 @@ class Place(NamedTuple):
         return self.path("stop").exists()
 
 
-def run(place: Place, target: str, label: str) -> dict[str, int]:
+WAYS: Sequence[dict[str, Any]] = ({}, {"listen": False}, {"ride": False})
+"""How the runners differ: one does not listen, and one deletes what it delivered in a step of its own."""
+
+
+def run(place: Place, target: str, number: int) -> dict[str, int]:
     """Be a runner until there is a file `stop` or a signal; returns what was done."""
-    _prepare(place, label)
+    _prepare(place, label := f"runner-{number}")
     ended, parent = threading.Event(), os.getppid()
 
     def end(number: int, frame: FrameType | None) -> None:
@@ -60,7 +68,8 @@ def run(place: Place, target: str, label: str) -> dict[str, int]:
 
     signal.signal(signal.SIGTERM, end)
     with Akter(target, actors=[Node, Canary], execution=5.0, lock=1.0) as app:
-        runner = Runner(app, label=label, claim_lease=place.lease, poll=0.5, heartbeat=1.0, max_backoff=2.0, lanes={"intents": 48})
+        way = {"claim_lease": place.lease, "poll": 0.5, "heartbeat": 1.0, "max_backoff": 2.0, **WAYS[number % len(WAYS)]}
+        runner = Runner(app, label=label, lanes={"intents": 48}, **way)
         while not ended.is_set():
             try:
                 runner.start()
@@ -89,8 +98,9 @@ def drive(place: Place) -> int:
     ):
 
         def carry_out(number: int, order: Order) -> None:
-            # Orders come at their time, so that all of them do not come at once.
+            # Orders come at their time, so that all of them do not come at once, and not before there is room for what they ask for.
             time.sleep(max(0.0, started + place.seconds * number / len(wanted) - time.time()))
+            _until_known(lambda: _wait_for_room(place.url))
             _until_known(lambda: KINDS[order.kind](app, place, order))
             file.write(f"{order.id}\n")
             file.flush()
@@ -107,9 +117,14 @@ def _until_known(ask: Callable[[], object]) -> None:
         try:
             ask()
             return
-        except (Unavailable, sqlalchemy.exc.OperationalError) as problem:
+        except (Unavailable, sqlalchemy.exc.OperationalError, psycopg.OperationalError) as problem:
             logging.getLogger("soak").info("soak.asks_again %s", str(problem)[:200])
             time.sleep(0.05)
+
+
+def _wait_for_room(url: str) -> None:
+    while tables.one(url, tables.DUE) > MOST_DUE:
+        time.sleep(0.1)
 
 
 def _spread(app: Akter, place: Place, order: Order) -> None:
@@ -145,6 +160,4 @@ KINDS = {"spread": _spread, "send": _send, "within": _within}
 
 def _prepare(place: Place, label: str) -> None:
     os.environ[JOURNAL] = str(place.path("journal"))
-    handler = logging.FileHandler(place.path(f"{label}.log"))
-    handler.setFormatter(Lines())
-    logging.basicConfig(level=logging.INFO, handlers=[handler])
+    lines.write(place.path(f"{label}.log"))
