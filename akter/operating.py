@@ -99,11 +99,11 @@ class Operator:
         working = [runner for runner in staying if runner.idle_ms + runner.silent_ms <= idle * 1000]
         of = f" whose label begins with {label!r}" if label else ""
         if working:
-            return Health(True, f"{len(working)} of {len(living)} live runners{of} look for work")
+            return Health(True, f"live runners{of}: {len(living)}, looking for work: {len(working)}")
         if staying:
-            return Health(False, f"stuck: none of {len(staying)} live runners{of} looked for work within {idle:g} seconds")
+            return Health(False, f"stuck: none of the live runners{of} looked for work within {idle:g} seconds: {len(staying)}")
         if living:
-            return Health(False, f"stopping: {len(living)} live runners{of} take no more work")
+            return Health(False, f"stopping: the live runners{of} take no more work: {len(living)}")
         return Health(False, f"nobody is running a Runner{of}")
 
     def discard(self, intent_id: str, *, why: str = "") -> None:

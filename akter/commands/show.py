@@ -34,6 +34,8 @@ def rows(found: Sequence[Any], columns: Sequence[str], *, as_json: bool, empty: 
 def _cell(name: str, value: Any) -> str:
     if value is None:
         return "-"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
     if name.endswith("_ms"):
         return "never" if value > _NEVER else duration(value)
     if isinstance(value, tuple | list):

@@ -226,7 +226,7 @@ def test_a_killed_runner_vanishes_and_its_label_keeps_nobody_alive(
     assert operator.health(label="worker") == (False, "nobody is running a Runner whose label begins with 'worker'")
     with runner(app, label="worker"):
         until(lambda: operator.health(label="worker").good)
-        assert operator.health(label="worker").said == "1 of 1 live runners whose label begins with 'worker' look for work"
+        assert operator.health(label="worker").said == "live runners whose label begins with 'worker': 1, looking for work: 1"
         assert [one.alive for one in operator.runners()] == [True, False]
 
 
@@ -243,7 +243,7 @@ def test_a_runner_that_never_came_through_a_pass_is_not_healthy(app: Akter, oper
     with runner(app):
         until(operator.runners)
         until(lambda: not operator.health(idle=1.0).good)
-        assert "stuck: none of 1 live runners looked for work within 1 seconds" in operator.health(idle=1.0).said
+        assert "stuck: none of the live runners looked for work within 1 seconds: 1" in operator.health(idle=1.0).said
         rows("ALTER TABLE {akter}.actor_outbox RENAME COLUMN tries TO attempts")
         until(lambda: operator.health(idle=1.0).good)
 
