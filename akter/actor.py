@@ -13,7 +13,7 @@ from akter.caller import Policy
 from akter.codec import Upcast
 from akter.definition import INHERITED, MAX_STATE_BYTES, Definition, Options
 from akter.errors import AkterError, DeclarationError, PayloadInvalid
-from akter.handle import Handle, target_of
+from akter.handle import Handle, door_of, target_of
 from akter.identity import DEFAULT_TENANT, SINGLETON_ID, Address, Placement, address, check_name
 from akter.intent import Cancel, Emit, Enqueue, Later, Recorder, Request, Send, When
 from akter.job import Job
@@ -130,6 +130,11 @@ class Actor:
     def send_later(self, when: When, command: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
         """Record a message; what `send` and `Later.send` share."""
         target, found = target_of(command, self)
+        if target.tenant_id != self._address.tenant_id or not self._turn.accepts(door_of(command)):
+            raise PayloadInvalid(
+                f"{found.where} is on a handle of another tenant or another Akter: a message stays in its sender's tenant and database; "
+                "make the handle with self.actor(Kind, id)"
+            )
         payload, arguments = found.bind(args, kwargs)
         return self._turn.record(Send(target, found.name, arguments, payload, when))
 
@@ -154,6 +159,9 @@ class Actor:
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self._address}>"
 
+    def __reduce__(self) -> Any:
+        return _rebuild, (type(self), dict(self.__dict__))
+
 
 def _options(kind: type[Actor], given: dict[str, Any]) -> Options:
     known = set(Options.__dataclass_fields__)
@@ -165,6 +173,11 @@ def _options(kind: type[Actor], given: dict[str, Any]) -> Options:
 
 
 _RESERVED = frozenset(name for name in dir(Actor) if not name.startswith("__")) | {"mint"}
+
+
+def _rebuild(kind: type[Actor], fields: dict[str, Any]) -> Actor:
+    # A copy is a plain object with the same state; a turn and an address cannot be copied.
+    return kind(**fields)
 
 
 def locate(kind: type[Actor], tenant: str, id: str | None) -> Address:
@@ -198,6 +211,10 @@ class _Plain:
     def record(self, request: Request) -> str:
         self.requests.append(request)
         return f"request-{len(self.requests)}"
+
+    def accepts(self, door: object) -> bool:
+        """A plain object asks nobody."""
+        return True
 
     def connection(self) -> Any:
         raise AkterError("a constructed actor has no database: give it one by running the command through an Akter")

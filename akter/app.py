@@ -20,7 +20,7 @@ from akter.actor import Actor, locate
 from akter.call import Call
 from akter.caller import Access, Caller, Policy, System, allowed, may_read
 from akter.capability import poison_running
-from akter.context import GivenId, ambient, running, surround
+from akter.context import GivenId, ambient, inside, surround
 from akter.delivery import Delivery
 from akter.engine import engine_for, seats
 from akter.errors import (
@@ -30,6 +30,7 @@ from akter.errors import (
     PayloadInvalid,
     Unauthorized,
     Unavailable,
+    UnknownActor,
 )
 from akter.fault import Faults
 from akter.handle import Handle, Member
@@ -105,6 +106,7 @@ class Akter:
             self.max_payload_bytes,
             self.wakes,
             self.telemetry,
+            self,
         )
         self._turns = Delivery(self.engine, self.surroundings, self.limits, seats(self.engine))
         self._queries = Queries(self.engine, self._statements, self.limits.execution)
@@ -126,12 +128,15 @@ class Akter:
         """Give the one command in this block an id, so that repeating it later returns the first answer instead of running again.
 
         `id` is text of 1 to 255 characters, such as a request's Idempotency-Key, or an id from `mint_command_id`. A text is the caller's
-        own: it is kept apart by `scope`, the caller unless given, and lives as long as its receipt.
+        own: it is kept apart by `scope`, the caller unless given, and lives as long as its receipt. The text of a minted id is refused,
+        because it would be another id: `CommandId.parse` brings it back.
         """
-        if running.get() is not None:
+        if inside() is not None:
             raise InsideTurn("a command_id(...) block belongs outside turns: what a turn sends has ids of its own")
         if isinstance(id, str):
             own_id("", id)
+            if is_minted(id):
+                raise InvalidCommandId("this is the text of a minted id: give it back as CommandId.parse(text)", command_id=id)
         elif not isinstance(cast(object, id), CommandId):
             raise InvalidCommandId("a command id is text, or a CommandId from mint_command_id()")
         else:
@@ -157,6 +162,8 @@ class Akter:
         Its caller may ask, and whoever it was sent on behalf of, and the deployment's own code.
         """
         where = cast(Handle, handle)
+        if where._door is not self:
+            raise UnknownActor("outcome(...) takes a handle of this Akter, and this one was made elsewhere: make it with actor(...)")
         caller = where._caller or ambient(self).caller
         self._joining.join()
         stored = [str(id)] if isinstance(id, CommandId) else [self._own(caller, id, scope), *([id] if is_minted(id) else [])]
@@ -227,7 +234,7 @@ class Akter:
 
     def outside(self) -> None:
         """Raise `InsideTurn` in a handler, where messages are part of the turn."""
-        if running.get() is not None:
+        if inside() is not None:
             problem = InsideTurn("inside a turn, messages are sent with self.send(...), and commit with the turn")
             poison_running(problem)
             raise problem
@@ -265,13 +272,13 @@ class Akter:
     def call(self, member: Member, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run a command or query of a handle; what calling it does."""
         handle, command = member.handle, member.command
-        if (inside := running.get()) is not None:
+        if (turn := inside()) is not None:
             problem = InsideTurn(
                 f"{command.where} was called inside a turn or query: use self.send(...) to reach another actor after the commit, "
                 "and a plain method call for the actor itself"
             )
             poison_running(problem)
-            refuse = getattr(inside, "refuse", None)
+            refuse = getattr(turn, "refuse", None)
             if refuse is not None:
                 refuse(problem)
             raise problem

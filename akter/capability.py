@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from akter.context import running
+from akter.context import inside
 from akter.errors import PayloadInvalid, TurnEnded
 from akter.identity import CommandId
 from akter.intent import Cancel, Emit, Enqueue, Request, Send
@@ -23,12 +23,30 @@ MAX_EVENT_BYTES = 1_048_576
 class Capability:
     """The recorder of one turn."""
 
-    __slots__ = ("_max_payload_bytes", "_mint", "_open", "_open_sql", "_poison", "_thread", "_where", "event_bytes", "requests", "sql")
+    __slots__ = (
+        "_max_payload_bytes",
+        "_mint",
+        "_open",
+        "_open_sql",
+        "_owner",
+        "_poison",
+        "_thread",
+        "_where",
+        "event_bytes",
+        "requests",
+        "sql",
+    )
 
     def __init__(
-        self, where: str, mint: Callable[[Send | Enqueue], CommandId], open_sql: Callable[[], OwnSql], max_payload_bytes: int
+        self,
+        where: str,
+        mint: Callable[[Send | Enqueue], CommandId],
+        open_sql: Callable[[], OwnSql],
+        max_payload_bytes: int,
+        owner: object,
     ) -> None:
         self._where, self._mint, self._open_sql, self._max_payload_bytes = where, mint, open_sql, max_payload_bytes
+        self._owner = owner
         self.requests: list[tuple[str, Request]] = []
         self.event_bytes = 0
         self.sql: OwnSql | None = None
@@ -45,10 +63,19 @@ class Capability:
         poison_running(problem)
         raise problem
 
+    @property
+    def is_open(self) -> bool:
+        """Whether the handler still runs."""
+        return self._open
+
     def poison(self, problem: BaseException) -> None:
         """Make the turn a defect, even if the handler swallows the problem."""
         if self._poison is None:
             self._poison = problem
+
+    def accepts(self, door: object) -> bool:
+        """Whether a handle is of this turn's Akter."""
+        return door is None or door is self._owner
 
     def record(self, request: Request) -> str:
         """Keep a request until the commit; raises `PayloadInvalid` when the turn asks for too much."""
@@ -105,7 +132,7 @@ class Capability:
 
 def poison_running(problem: BaseException) -> None:
     """Spoil the turn that runs in this context, if any."""
-    other = running.get()
+    other = inside()
     if isinstance(other, Capability):
         other.poison(problem)
 

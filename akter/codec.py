@@ -60,7 +60,11 @@ def _told(problem: BaseException) -> str:
 
 
 _encode = msgspec.json.Encoder(enc_hook=to_json).encode
-_encode_sets = msgspec.json.Encoder(enc_hook=to_json, order="deterministic").encode
+
+
+def _encode_sets(value: Any) -> bytes:
+    # In two steps, because sorting takes no keys but text.
+    return _encode(msgspec.to_builtins(value, str_keys=True, order="deterministic", enc_hook=to_json))
 
 
 class Codec(Generic[T]):

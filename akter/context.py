@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from akter.caller import Caller, System
 from akter.errors import InvalidCommandId
@@ -47,6 +48,12 @@ _ambient: ContextVar[tuple[tuple[object, Ambient], ...]] = ContextVar("akter_amb
 
 running: ContextVar[object | None] = ContextVar("akter_running", default=None)
 """The turn or query whose handler runs in this context."""
+
+
+def inside() -> Any:
+    """The turn or query whose handler runs here now; what a handler scheduled for later keeps its context, but not its turn."""
+    found = running.get()
+    return found if getattr(found, "is_open", False) else None
 
 
 def ambient(app: object) -> Ambient:

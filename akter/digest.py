@@ -45,7 +45,7 @@ def _canonical(value: Any) -> Any:
 
 def _unstructured(value: Any) -> Any:
     if isinstance(value, dict):
-        return {key: _canonical(item) for key, item in value.items()}
+        return {_key(key): _canonical(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
         return [_canonical(item) for item in value]
     if isinstance(value, set | frozenset):
@@ -53,6 +53,13 @@ def _unstructured(value: Any) -> Any:
     if is_model(type(value)):
         return value.model_dump(mode="json", by_alias=True, round_trip=True, warnings=False, exclude_defaults=True)
     return value
+
+
+def _key(key: Any) -> str:
+    """A dict's key as the text that is stored of it; sorting takes no other."""
+    if type(key) is str:
+        return key
+    return str(next(iter(msgspec.to_builtins({key: None}, str_keys=True, enc_hook=to_json))))
 
 
 class _Plan(NamedTuple):

@@ -120,6 +120,11 @@ def _refusal(definition: Definition, name: str) -> str:
     return f"{definition.kind.__name__} has no command {name!r}; it has {known or 'none'}"
 
 
+def door_of(command: Callable[..., Any]) -> Door | None:
+    """What runs the calls of the handle that a command is on; None for one made inside a turn, and for the actor's own."""
+    return command.handle._door if isinstance(command, Member) else None
+
+
 def target_of(command: Callable[..., Any], itself: object = None) -> tuple[Address, Command]:
     """The actor and the command that `send` was given.
 

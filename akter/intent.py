@@ -80,6 +80,10 @@ class Recorder(Protocol):
     def check(self) -> None:
         """Raise `TurnEnded` unless this thread is in the turn."""
 
+    def accepts(self, door: object) -> bool:
+        """Whether a handle with this door may be sent to; None is a handle made inside a turn."""
+        ...
+
     def record(self, request: Request) -> str:
         """Keep a request until the turn commits, and return its id."""
         ...

@@ -27,15 +27,16 @@ class Limits:
     def __post_init__(self) -> None:
         for name in ("execution", "delivery", "lock"):
             value = getattr(self, name)
-            if isinstance(value, bool) or not 0.001 <= value <= _MOST_SECONDS:
+            if isinstance(value, bool) or not isinstance(value, int | float) or not 0.001 <= value <= _MOST_SECONDS:
                 raise ConfigurationError(f"Akter: {name} is seconds between 0.001 and 2147483, not {value!r}")
-        if isinstance(self.max_payload_bytes, bool) or not 1 <= self.max_payload_bytes <= _MOST_BYTES:
+        size: object = self.max_payload_bytes
+        if isinstance(size, bool) or not isinstance(size, int) or not 1 <= size <= _MOST_BYTES:
             raise ConfigurationError(f"Akter: max_payload_bytes is a number of bytes from 1 to {_MOST_BYTES}")
 
 
 def window_ms(window: timedelta) -> int:
     """A retry window in milliseconds; raises `ConfigurationError` unless it is from one millisecond to 30 days."""
-    milliseconds = window // timedelta(milliseconds=1)
+    milliseconds = window // timedelta(milliseconds=1) if isinstance(window, timedelta) else 0
     if not 1 <= milliseconds <= 30 * 86_400_000:
-        raise ConfigurationError("Akter: retry_window is from one millisecond to 30 days")
+        raise ConfigurationError("Akter: retry_window is a timedelta from one millisecond to 30 days")
     return milliseconds

@@ -30,7 +30,7 @@ logger = logging.getLogger("akter.turn")
 
 class Surroundings(NamedTuple):
     """What all turns of one Akter share; `lock` is seconds, `keep_ms` how long the receipt of a caller's own id lives,
-    `wake` what a commit calls that left something due at once."""
+    `wake` what a commit calls that left something due at once, `owner` the Akter itself."""
 
     statements: Statements
     faults: Faults
@@ -39,6 +39,7 @@ class Surroundings(NamedTuple):
     max_payload_bytes: int
     wake: Callable[[], None]
     telemetry: Telemetry
+    owner: object = None
 
 
 class Ended(NamedTuple):
@@ -100,7 +101,7 @@ class Member:
 
     def _handle(self, open_sql: Callable[[Member], OwnSql]) -> None:
         where = self.call.command.where
-        self.capability = Capability(where, self._mint, lambda: open_sql(self), self._around.max_payload_bytes)
+        self.capability = Capability(where, self._mint, lambda: open_sql(self), self._around.max_payload_bytes, self._around.owner)
         outer, token = sys.exception(), running.set(self.capability)
         try:
             actor, loaded = self._load()

@@ -46,6 +46,11 @@ class Reading:
         self.alive()
         self.refuse(InsideTurn(f"{self._where} is a query, which cannot change state or send anything: make it a @command"))
 
+    @property
+    def is_open(self) -> bool:
+        """Whether the handler still runs."""
+        return self._open
+
     def alive(self) -> None:
         """Raise `TurnEnded` after the query ended, or in another thread."""
         if not self._open or threading.get_ident() != self._thread:
@@ -55,6 +60,10 @@ class Reading:
         """Fail the query, even if the handler swallows the problem."""
         self._problem = self._problem or problem
         raise problem
+
+    def accepts(self, door: object) -> bool:
+        """Nothing can be sent anyway."""
+        return True
 
     def record(self, request: Request) -> str:
         """Nothing can be asked for."""

@@ -13,6 +13,8 @@ from akter.store.deployment import Placed
 def register(actors: Iterable[type[Actor]]) -> dict[str, Definition]:
     """The definitions by name and alias; raises `DeclarationError` for two classes of one name."""
     found: dict[str, Definition] = {}
+    if not isinstance(actors, Iterable) or isinstance(actors, str):
+        raise DeclarationError("actors=[...] takes a list of Actor subclasses")
     for kind in actors:
         definition = getattr(kind, "__akter__", None)
         if not isinstance(definition, Definition):

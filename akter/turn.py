@@ -121,6 +121,9 @@ class Turn:
         get = self._around.statements.get
         if self._wire.broken:
             raise Unavailable("the database connection was lost before the commit", command_id=first.call.id)
+        if (misuse := self._wire.misuse) is not None:
+            self._wire.discard()
+            raise Defect(f"{first.call.command.where} left the connection {misuse}, so nothing was saved", command_id=first.call.id)
         # Back first: a handler that turned an error of its own SQL into a rejection left the transaction aborted.
         lines = [BACK_TO_SAVEPOINT] if first.refused and first.capability.sql is not None else []
         lines += [Line(get(statements.settings), self._limits()), self._write(members)]

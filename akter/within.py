@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from datetime import datetime, timedelta
-from typing import Any, NamedTuple, ParamSpec, Protocol
+from typing import Any, NamedTuple, ParamSpec, Protocol, cast
 
 from sqlalchemy import Engine
 from tenacity import Retrying, retry_if_exception_type, stop_after_delay, wait_exponential, wait_random
@@ -20,7 +20,7 @@ from akter.caller import Anonymous, System, User
 from akter.command import Command
 from akter.context import ambient
 from akter.errors import CommandConflict, OutcomeUnknown, PayloadInvalid, Unavailable
-from akter.handle import target_of
+from akter.handle import door_of, target_of
 from akter.hint import Wakes
 from akter.identity import address
 from akter.intent import Later, When
@@ -68,6 +68,8 @@ def message(door: Door, when: When, command: Callable[..., Any], args: tuple[Any
     if when.key is not None:
         raise PayloadInvalid("a key belongs to the actor that sends: give keys inside a turn, where `self.cancel(key)` can take them back")
     target, found = target_of(command)
+    if (made_by := door_of(command)) is not None and made_by is not cast(object, door):
+        raise PayloadInvalid(f"{found.where} is on a handle of another Akter: make it with the actor(...) of the one that sends")
     payload, arguments = found.bind(args, kwargs)
     if len(payload) > door.max_payload_bytes:
         raise PayloadInvalid(f"the arguments of {found.where}() are {len(payload)} bytes long; the limit is {door.max_payload_bytes}")

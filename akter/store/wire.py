@@ -72,7 +72,7 @@ class Wire:
             self._check_out(engine, command_id)
             try:
                 link = self.connection.info.get(_LINK) or self._probe(command_id)
-                if link.since >= statements.trusted_since:
+                if link.since >= statements.trusted_since and self.misuse is None:
                     self._link: Link = link
                     self._refuse_open_transaction(command_id)
                     return
@@ -138,6 +138,20 @@ class Wire:
         return self.connection.closed or self.connection.invalidated or self._driver.closed
 
     @property
+    def misuse(self) -> str | None:
+        """How the application's own use left the connection, when no statement of akter's can follow on it."""
+        pgconn = self._driver.pgconn
+        if self._driver.closed:
+            return None
+        if pgconn.pipeline_status != psycopg.pq.PipelineStatus.OFF:
+            return "in pipeline mode"
+        if self._driver.lock.locked() or pgconn.transaction_status == psycopg.pq.TransactionStatus.ACTIVE:
+            return "in the middle of a stream, a copy or a statement"
+        if pgconn.parameter_status(b"client_encoding") != b"UTF8":
+            return "with another client_encoding"
+        return None
+
+    @property
     def in_transaction(self) -> bool:
         """Whether the server is in a transaction that has not failed."""
         return self._driver.pgconn.transaction_status == psycopg.pq.TransactionStatus.INTRANS
@@ -165,7 +179,9 @@ class Wire:
         """End the transaction without keeping anything; a connection that cannot is thrown away."""
         if self.connection.invalidated or self._driver.closed:
             return
-        if self._driver.pgconn.transaction_status != psycopg.pq.TransactionStatus.IDLE:
+        if self.misuse is not None:
+            self.discard()
+        elif self._driver.pgconn.transaction_status != psycopg.pq.TransactionStatus.IDLE:
             with contextlib.suppress(StatementFailed, Lost):
                 self.fly([ROLLBACK], 5.0)
 

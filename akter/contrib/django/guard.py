@@ -12,7 +12,7 @@ from django.db.backends.signals import connection_created
 
 from akter.app import reaching
 from akter.capability import poison_running
-from akter.context import running
+from akter.context import inside, running
 from akter.errors import InsideTurn
 
 
@@ -31,8 +31,8 @@ def _protect(connection: Any, **_: Any) -> None:
 
 def guard(execute: Callable[..., Any], sql: Any, params: Any, many: bool, context: dict[str, Any]) -> Any:
     """An execute wrapper of Django's that raises `InsideTurn` in a handler, unless the query goes to another database."""
-    inside = running.get()
-    if inside is None:
+    turn = inside()
+    if turn is None:
         return execute(sql, params, many, context)
     connection = context["connection"]
     token = running.set(None)
@@ -48,6 +48,6 @@ def guard(execute: Callable[..., Any], sql: Any, params: Any, many: bool, contex
         "with app.within(connection)"
     )
     poison_running(problem)
-    if (refuse := getattr(inside, "refuse", None)) is not None:
+    if (refuse := getattr(turn, "refuse", None)) is not None:
         refuse(problem)
     raise problem
