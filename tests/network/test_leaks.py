@@ -196,7 +196,7 @@ rival = psycopg.connect(url.replace("+psycopg", ""))
 rival.execute("SELECT FROM akter.actor_generations FOR UPDATE")
 def interrupt():
     with psycopg.connect(url.replace("+psycopg", ""), autocommit=True) as observer:
-        while not observer.execute("SELECT FROM pg_stat_activity WHERE wait_event_type = 'Lock'").rowcount:
+        while not observer.execute("SELECT FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()").rowcount:
             pass
     os.kill(os.getpid(), signal.SIGINT)
 threading.Thread(target=interrupt).start()
