@@ -30,7 +30,7 @@ SCHEMA = app.schema
 def beside(sql, url=os.environ["TEST_DATABASE_URL"]):
     import psycopg
     with psycopg.connect(url.replace("+psycopg", ""), autocommit=True) as other:
-        cursor = other.execute(sql.replace("{akter}", SCHEMA))
+        cursor = other.execute(sql.replace("{akter}", '"' + SCHEMA + '"'))
         return cursor.fetchall() if cursor.description else []
 def outbox():
     return [row[0] for row in beside("SELECT intent_id FROM {akter}.actor_outbox")]

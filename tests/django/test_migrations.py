@@ -15,9 +15,9 @@ HEAD = REVISIONS[-1]
 
 
 def stamp(rows: Any, url: str, name: str) -> str | None:
-    if rows(url, f"SELECT to_regclass('{name}.alembic_version')") == [(None,)]:
+    if rows(url, f"SELECT to_regclass('\"{name}\".alembic_version')") == [(None,)]:
         return None
-    found = rows(url, f"SELECT version_num FROM {name}.alembic_version")
+    found = rows(url, f'SELECT version_num FROM "{name}".alembic_version')
     return str(found[0][0]) if found else None
 
 
@@ -42,7 +42,7 @@ def test_migrate_back_forward_and_all_agree(empty: Any, rows: Any, akter_schema:
         back = empty.manage("migrate", "akter", "zero")
         assert back.code == 0, back.err
         assert stamp(rows, empty.url, akter_schema) is None
-        assert rows(empty.url, f"SELECT relname FROM pg_class WHERE relnamespace = '{akter_schema}'::regnamespace") == []
+        assert rows(empty.url, f"SELECT relname FROM pg_class WHERE relnamespace = '\"{akter_schema}\"'::regnamespace") == []
     created = empty.akter("--schema", akter_schema, "migrate")
     assert created.out == f"akter: created schema {akter_schema} at {HEAD}\n"
     # What akter's command created, Django finds.
@@ -62,7 +62,7 @@ def test_a_newer_schema_is_left_alone(empty: Any, rows: Any, akter_schema: str) 
     engine = sqlalchemy.create_engine(empty.url, poolclass=sqlalchemy.NullPool)
     schema.upgrade(engine, schema=akter_schema)
     with engine.begin() as connection:
-        connection.exec_driver_sql(f"UPDATE {akter_schema}.alembic_version SET version_num = 'akter_9999'")
+        connection.exec_driver_sql(f"UPDATE \"{akter_schema}\".alembic_version SET version_num = 'akter_9999'")
     assert empty.manage("migrate").code == 0
     assert stamp(rows, empty.url, akter_schema) == "akter_9999"
     back = empty.manage("migrate", "akter", "zero")
@@ -74,8 +74,8 @@ def test_a_newer_schema_is_left_alone(empty: Any, rows: Any, akter_schema: str) 
 def test_the_sql_can_be_read_before(empty: Any, rows: Any, akter_schema: str) -> None:
     up, down = empty.manage("sqlmigrate", "akter", "0001"), empty.manage("sqlmigrate", "akter", "0001", "--backwards")
     assert up.code == down.code == 0, up.err + down.err
-    assert f"CREATE TABLE {akter_schema}.actor_outbox" in up.out
-    assert f"DROP TABLE {akter_schema}.actor_outbox" in down.out
+    assert f"CREATE TABLE {akter_schema}.actor_outbox" in up.out.replace('"', "")
+    assert f"DROP TABLE {akter_schema}.actor_outbox" in down.out.replace('"', "")
     assert "Bring akter's schema to akter_0001" in empty.manage("migrate", "--plan").out
 
 

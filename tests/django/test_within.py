@@ -147,7 +147,7 @@ def test_a_process_that_dies_in_a_hook_has_sent(project: Any, rows: Any, akter_s
         "    app.within(connection).send(app.actor(Customer, 'ada').ordered)\n",
     )
     assert done.code == 3, done.err
-    assert rows(project.url, f"SELECT (SELECT count(*) FROM shop_order), (SELECT count(*) FROM {akter_schema}.actor_outbox)") == [(1, 1)]
+    assert rows(project.url, f'SELECT (SELECT count(*) FROM shop_order), (SELECT count(*) FROM "{akter_schema}".actor_outbox)') == [(1, 1)]
 
 
 def test_a_commit_wakes_a_runner_and_a_rollback_does_not(project: Any) -> None:
@@ -193,7 +193,7 @@ from project.shop.models import Order
 
 def count():
     with connection.cursor() as cursor:
-        cursor.execute(f"SELECT count(*) FROM {app.schema}.actor_outbox WHERE target_id = 'tested'")
+        cursor.execute(f'SELECT count(*) FROM "{app.schema}".actor_outbox WHERE target_id = %s', ["tested"])
         return cursor.fetchone()[0]
 
 class Rolled(TestCase):
