@@ -43,7 +43,7 @@ def timers(url: str, directory: Path, options: argparse.Namespace) -> dict[str, 
                 queue.lasting = True
             future["akter"].add_future(options.timers)
             for queue in queues.values():
-                queue.drain(1, options.seconds)
+                queue.find_count(options.seconds)
             least = min(queue.count for queue in queues.values())
             for queue in queues.values():
                 queue.count = least
@@ -59,7 +59,7 @@ def timers_table(result: dict[str, Any]) -> str:
         (name, said(one["rate"], 0), said(one["ratio"]), one["due"], one["rows"], one["pages"], f"{one['ms']:.2f}")
         for name, one in result["results"].items()
     ]
-    return rows(("beside", "turns per s", "ratio", "rows due", "index rows read per claim", "pages per claim", "claim, ms"), lines)
+    return rows(("beside", "turns per s", "ratio", "rows due", "rows read per claim", "pages per claim", "claim, ms"), lines)
 
 
 def explained(queue: Queue, plan: str = "force_custom_plan") -> dict[str, Any]:
@@ -80,7 +80,7 @@ def explained(queue: Queue, plan: str = "force_custom_plan") -> dict[str, Any]:
             ((found,),) = connection.execute(asked).fetchall()
             connection.execute("DEALLOCATE claim")
     whole = found[0] if not isinstance(found, str) else json.loads(found)[0]
-    scans = [node for node in _nodes(whole["Plan"]) if node.get("Relation Name") == "actor_outbox" and "Index" in node["Node Type"]]
+    scans = [node for node in _nodes(whole["Plan"]) if node.get("Relation Name") == "actor_outbox" and "Scan" in node["Node Type"]]
     read = sum((node["Actual Rows"] + node.get("Rows Removed by Filter", 0)) * node["Actual Loops"] for node in scans)
     pages = whole["Plan"]["Shared Hit Blocks"] + whole["Plan"]["Shared Read Blocks"]
     return {"due": queue.count, "rows": round(read), "pages": pages, "ms": whole["Execution Time"], "plan": whole}

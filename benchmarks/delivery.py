@@ -29,8 +29,7 @@ def turns(url: str, directory: Path, options: argparse.Namespace) -> dict[str, A
         }
         subjects[YARDSTICK] = partial(_by_hand, queues["akter"], options.seconds)
         for queue in queues.values():
-            # Not counted: how many jobs a run has to have.
-            queue.drain(1, options.seconds)
+            queue.find_count(options.seconds)
         found = rounds(subjects, options.pairs)
     return {"rates": found, "missing": missing, "results": {name: _compared(name, found) for name in found}}
 

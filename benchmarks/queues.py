@@ -21,10 +21,15 @@ from sqlalchemy.engine import make_url
 from akter import Akter
 from akter.store import apart
 from benchmarks import environments, place
+from benchmarks.crew import ours
 from benchmarks.crew.ours import Sink
+from benchmarks.crew.program import plan_of
 from benchmarks.crew.ticks import Ticks
 from benchmarks.pgbench import COMMAND, LOCK, READ, WRITE
 from benchmarks.turns import SCHEMA, prepare
+
+SETTLING = 0.5
+"""Seconds that workers get from when they say that they are ready until there is work."""
 
 POOL = 16
 """Connections for turns in a worker of a peer: as many as akter's pool has."""
@@ -56,7 +61,7 @@ class Queue:
     def __init__(self, program: Program, url: str, directory: Path, most: int, keys: int) -> None:
         self.program, self.url, self.most, self.keys = program, url, most, keys
         self.python = environments.python_of(program.name, program.requirements, program.least) if program.requirements else sys.executable
-        self._directory, self.count = directory / str(make_url(url).database), 200
+        self._directory, self.count = directory / str(make_url(url).database), min(200, most)
         self._directory.mkdir()
         self.future, self.lasting = 0, False
         self.ticks = Ticks.make(self._directory / "ticks")
@@ -65,9 +70,17 @@ class Queue:
             app.verify()
             self.routing = prepare(url, Sink, ['{"count":0}'] * keys)
         self._plan()
-        self._run("install")
-        self.bulk = json.loads(self._run("fill", most))["rate"]
+        if program is OURS:
+            self.bulk = ours.fill(plan_of(str(self._directory / "plan")), most)
+        else:
+            self._run("install")
+            self.bulk = self._run("fill", most)
         self._put_aside()
+
+    def find_count(self, seconds: float) -> None:
+        """Find out how many jobs a run of `seconds` has to have."""
+        if self.count < self.most:
+            self.drain(1, seconds)
 
     def _plan(self) -> None:
         plain = make_url(self.url).set(drivername="postgresql").render_as_string(hide_password=False)
@@ -107,11 +120,11 @@ class Queue:
         """How a process of it is started."""
         return [self.python, "-m", f"benchmarks.crew.{self.program.name}", str(self._directory / "plan"), *map(str, arguments)]
 
-    def _run(self, *arguments: object) -> str:
+    def _run(self, *arguments: object) -> Any:
         done = subprocess.run(self.command(*arguments), cwd=_root(), capture_output=True, text=True)
         if done.returncode:
             raise RuntimeError(f"{self.program.name}: {' '.join(map(str, arguments))} failed:\n{done.stderr[-2000:]}")
-        return done.stdout
+        return json.loads(done.stdout)
 
     @contextmanager
     def workers(self, count: int) -> Iterator[list[int]]:
@@ -122,7 +135,7 @@ class Queue:
                 assert child.stdout is not None
                 if child.stdout.readline().strip() != b"ready":
                     raise RuntimeError(f"{self.program.name}: the worker did not start:\n{(self._directory / 'log').read_text()[-2000:]}")
-            time.sleep(1.0)
+            time.sleep(SETTLING)
             yield [child.pid for child in made]
 
     def drain(self, processes: int, seconds: float) -> float:
@@ -159,9 +172,9 @@ class Queue:
             self._clear(connection)
         self.ticks.clear()
         if together:
-            return list(json.loads(self._run("both", samples))["seconds"])
+            return list(self._run("both", samples))
         with self.workers(1):
-            return list(json.loads(self._run("send", samples))["seconds"])
+            return list(self._run("send", samples))
 
 
 def _spelled(statement: str, program: Program) -> str:

@@ -17,7 +17,7 @@ from akter import Akter
 from benchmarks import place
 from benchmarks.crew.ours import Sink
 from benchmarks.measure import ratio, rounds, rows, said, spread
-from benchmarks.queues import OURS, PEERS, opened
+from benchmarks.queues import PEERS, opened
 from benchmarks.turns import SCHEMA, prepare
 
 MANY = (0, 1, 10, 100, 1000)
@@ -113,7 +113,7 @@ def staging(url: str, directory: Path, options: argparse.Namespace) -> dict[str,
                 options.pairs,
             )
     peers = [peer for peer in PEERS if peer.name in options.peers]
-    with opened(url, directory, [OURS, *peers], options.jobs, options.keys) as (queues, missing):
+    with opened(url, directory, peers, options.jobs, options.keys) as (queues, missing):
         once = {name: queue.bulk for name, queue in queues.items()}
     none, (ours_bulk, *_) = found["0"], bulk.values()
     turns = {

@@ -80,6 +80,44 @@ def test_memory_is_measured_in_processes_of_its_own(benchmark: Callable[..., Any
     assert set(found["apps"]) == {"apps", "MiB per app"}
 
 
+@pytest.mark.timeout(300)  # a dozen processes, one after another
+def test_the_relay_is_measured_with_its_tables(benchmark: Callable[..., Any]) -> None:
+    # The peers are not installed for it, and not by it.
+    few = ("--peers", "--jobs=30", "--keys=30", "--timers=50", "--idle=0.2", "--most=10")
+    found, printed = benchmark("relay", "turns", "latency", "timers", "idle", "staging", "--seconds=0.1", *few)
+    check_machine(found["machine"])
+    assert list(found["turns"]["results"]) == ["akter, 1 process", "akter, 2 processes", "pgbench, five statements, 8 clients"]
+    for result in found["turns"]["results"].values():
+        assert result["rate"]["median"] > 0
+        assert result["akter to this"]["median"] > 0
+    assert list(found["latency"]["results"]) == ["akter, two processes", "akter, one process"]
+    for result in found["latency"]["results"].values():
+        assert result["samples"] >= 3
+        assert 0 <= result["p50_ms"]["median"] <= result["p99_ms"]
+    alone, beside = found["timers"]["results"].values()
+    assert alone["due"] == beside["due"] > 0
+    assert min(alone["rows"], beside["rows"]) > 0
+    assert set(found["idle"]["results"]["akter"]) == {"statements", "transactions", "processor seconds"}
+    assert list(found["staging"]["turns"]) == ["0", "1", "10"]
+    assert [name.partition(" of ")[0] for name in found["staging"]["bulk"]] == ["send_many", "psycopg, executemany", "psycopg, COPY"]
+    for part in ("turns", "latency", "idle", "staging"):
+        assert found[part]["missing"] == {}
+    for name in (*found["turns"]["results"], *found["latency"]["results"], *found["timers"]["results"], *found["staging"]["bulk"]):
+        assert name in printed
+
+
+def test_a_peer_that_cannot_be_installed_is_left_out_with_its_reason(place: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.syspath_prepend(place)
+    monkeypatch.setenv("AKTER_BENCHMARK_CACHE", str(tmp_path / "cache"))
+    environments = importlib.import_module("benchmarks.environments")
+    monkeypatch.setattr(environments, "_pythons", lambda least: iter(()))
+    with pytest.raises(environments.NotInstalled, match=r"needs a Python 4\.0 or newer"):
+        environments.python_of("peer", ["peer"], (4, 0))
+    delivery = importlib.import_module("benchmarks.delivery")
+    result = {"results": {}, "missing": {"peer": "needs a Python 4.0 or newer, and none was found"}}
+    assert "| peer | left out: needs a Python 4.0" in delivery.turns_table(result)
+
+
 def test_percentiles_and_quartiles(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(place)
     measure = importlib.import_module("benchmarks.measure")

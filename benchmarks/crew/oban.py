@@ -12,7 +12,7 @@ from oban import Oban, worker
 from oban.schema import install_sql
 from psycopg_pool import AsyncConnectionPool
 
-from benchmarks.crew.program import BATCH, Plan, added, main, report, sample_async, until_ended, values
+from benchmarks.crew.program import BATCH, Plan, added, main, sample_async, until_ended, values
 from benchmarks.crew.ticks import Ticks
 
 TAKEN = 100
@@ -49,17 +49,19 @@ def install(given: Plan) -> None:
         connection.execute(install_sql())
 
 
-def fill(given: Plan, count: int) -> None:
-    async def run() -> None:
+def fill(given: Plan, count: int) -> float:
+    async def run() -> float:
         pool = await Oban.create_pool(given.url)
         async with Oban(pool=pool) as client:
             began = time.perf_counter()
             for start in range(0, count, BATCH):
                 await client.enqueue_many([_Turn.new(given.job(number)) for number in range(start, min(count, start + BATCH))])
-            report(rate=count / (time.perf_counter() - began))
+            rate = count / (time.perf_counter() - began)
         await pool.close()
+        return rate
 
-    uvloop.run(run())
+    rate: float = uvloop.run(run())
+    return rate
 
 
 def work(given: Plan, slot: int) -> None:
@@ -84,14 +86,16 @@ async def _forever() -> None:
     await asyncio.Event().wait()
 
 
-def send(given: Plan, samples: int) -> None:
-    async def run() -> None:
+def send(given: Plan, samples: int) -> list[float]:
+    async def run() -> list[float]:
         pool = await Oban.create_pool(given.url)
         async with Oban(pool=pool) as client:
-            await sample_async(Ticks(given.ticks), samples, lambda: client.enqueue(_Noop.new({"key": 1})))
+            found = await sample_async(Ticks(given.ticks), samples, lambda: client.enqueue(_Noop.new({"key": 1})))
         await pool.close()
+        return found
 
-    uvloop.run(run())
+    found: list[float] = uvloop.run(run())
+    return found
 
 
 if __name__ == "__main__":

@@ -8,7 +8,7 @@ import time
 
 from akter import Actor, Akter, command
 from akter.runner import Runner
-from benchmarks.crew.program import BATCH, Plan, main, ready, report, sample
+from benchmarks.crew.program import BATCH, Plan, main, ready, sample
 from benchmarks.crew.ticks import Ticks
 
 _ticks: Ticks | None = None
@@ -40,11 +40,7 @@ def _app(plan: Plan, slot: int = 0) -> Akter:
     return Akter(plan.url, actors=[Sink], schema=plan.schema)
 
 
-def install(plan: Plan) -> None:
-    """Its tables are there already: the others' turns use them too."""
-
-
-def fill(plan: Plan, count: int) -> None:
+def fill(plan: Plan, count: int) -> float:
     with _app(plan) as app, app.engine.connect() as connection:
         app.verify()
         began = time.perf_counter()
@@ -52,7 +48,7 @@ def fill(plan: Plan, count: int) -> None:
             with connection.begin():
                 numbers = range(start, min(count, start + BATCH))
                 app.within(connection).send_many([(app.actor(Sink, str(number % plan.keys)).add, {}) for number in numbers])
-        report(rate=count / (time.perf_counter() - began))
+        return count / (time.perf_counter() - began)
 
 
 def work(plan: Plan, slot: int) -> None:
@@ -63,22 +59,22 @@ def work(plan: Plan, slot: int) -> None:
         ended.wait()
 
 
-def send(plan: Plan, samples: int) -> None:
+def send(plan: Plan, samples: int) -> list[float]:
     with _app(plan) as app:
         handle = app.actor(Sink, "1")
-        sample(Ticks(plan.ticks), samples, lambda: app.send(handle.add))
+        return sample(Ticks(plan.ticks), samples, lambda: app.send(handle.add))
 
 
-def both(plan: Plan, samples: int) -> None:
+def both(plan: Plan, samples: int) -> list[float]:
     """Send and deliver in one process."""
     with _app(plan) as app, Runner(app):
         time.sleep(1.0)
         handle = app.actor(Sink, "1")
-        sample(Ticks(plan.ticks), samples, lambda: app.send(handle.add))
+        return sample(Ticks(plan.ticks), samples, lambda: app.send(handle.add))
 
 
 if __name__ == "__main__":
     # By its own name, so that the actors are the same ones whoever imports them.
     from benchmarks.crew import ours
 
-    main({"install": ours.install, "fill": ours.fill, "work": ours.work, "send": ours.send, "both": ours.both})
+    main({"fill": ours.fill, "work": ours.work, "send": ours.send, "both": ours.both})

@@ -11,7 +11,7 @@ import uvloop
 from pgqueuer import PgQueuer
 from pgqueuer.queries import Queries
 
-from benchmarks.crew.program import BATCH, Plan, added, main, report, sample_async, until_ended, values
+from benchmarks.crew.program import BATCH, Plan, added, main, sample_async, until_ended, values
 from benchmarks.crew.ticks import Ticks
 
 TAKEN = 100
@@ -26,17 +26,19 @@ def install(plan: Plan) -> None:
     uvloop.run(run())
 
 
-def fill(plan: Plan, count: int) -> None:
-    async def run() -> None:
+def fill(plan: Plan, count: int) -> float:
+    async def run() -> float:
         connection = await asyncpg.connect(plan.url)
         queries, began = Queries.from_asyncpg_connection(connection), time.perf_counter()
         for start in range(0, count, BATCH):
             jobs = [json.dumps(plan.job(number)).encode() for number in range(start, min(count, start + BATCH))]
             await queries.enqueue(["turn"] * len(jobs), jobs, [0] * len(jobs))
-        report(rate=count / (time.perf_counter() - began))
+        rate = count / (time.perf_counter() - began)
         await connection.close()
+        return rate
 
-    uvloop.run(run())
+    rate: float = uvloop.run(run())
+    return rate
 
 
 def work(plan: Plan, slot: int) -> None:
@@ -66,14 +68,16 @@ def work(plan: Plan, slot: int) -> None:
     uvloop.run(run())
 
 
-def send(plan: Plan, samples: int) -> None:
-    async def run() -> None:
+def send(plan: Plan, samples: int) -> list[float]:
+    async def run() -> list[float]:
         connection = await asyncpg.connect(plan.url)
         queries = Queries.from_asyncpg_connection(connection)
-        await sample_async(Ticks(plan.ticks), samples, lambda: queries.enqueue("noop", b"1"))
+        found = await sample_async(Ticks(plan.ticks), samples, lambda: queries.enqueue("noop", b"1"))
         await connection.close()
+        return found
 
-    uvloop.run(run())
+    found: list[float] = uvloop.run(run())
+    return found
 
 
 if __name__ == "__main__":

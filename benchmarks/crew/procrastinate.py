@@ -9,7 +9,7 @@ from typing import Any
 import procrastinate
 from psycopg_pool import AsyncConnectionPool
 
-from benchmarks.crew.program import BATCH, Plan, added, main, report, sample, until_ended, values
+from benchmarks.crew.program import BATCH, Plan, added, main, sample, until_ended, values
 from benchmarks.crew.ticks import Ticks
 
 TAKEN = 20
@@ -47,13 +47,13 @@ def install(plan: Plan) -> None:
         app.schema_manager.apply_schema()
 
 
-def fill(plan: Plan, count: int) -> None:
+def fill(plan: Plan, count: int) -> float:
     queue = _client(plan)
     with queue.app.open():
         began = time.perf_counter()
         for start in range(0, count, BATCH):
             queue.turn.batch_defer(*(plan.job(number) for number in range(start, min(count, start + BATCH))))
-        report(rate=count / (time.perf_counter() - began))
+        return count / (time.perf_counter() - began)
 
 
 def work(plan: Plan, slot: int) -> None:
@@ -68,10 +68,10 @@ def work(plan: Plan, slot: int) -> None:
     asyncio.run(run())
 
 
-def send(plan: Plan, samples: int) -> None:
+def send(plan: Plan, samples: int) -> list[float]:
     queue = _client(plan)
     with queue.app.open():
-        sample(Ticks(plan.ticks), samples, queue.noop.defer)
+        return sample(Ticks(plan.ticks), samples, queue.noop.defer)
 
 
 if __name__ == "__main__":

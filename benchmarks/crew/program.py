@@ -73,11 +73,6 @@ def ready() -> None:
     print("ready", flush=True)
 
 
-def report(**found: Any) -> None:
-    """Tell whoever started this process what it found."""
-    print(json.dumps(found), flush=True)
-
-
 class Sampler:
     """Latencies from a committed job to its start in an idle worker."""
 
@@ -98,30 +93,30 @@ class Sampler:
         self._ticks.wait(self._expected)
         self.found.append(max(0.0, self._ticks.last - committed))
 
-    def report(self) -> None:
-        """Hand over what was found, without the first ones."""
-        report(seconds=self.found[3:])
+    def seconds(self) -> list[float]:
+        """What was found, without the first ones."""
+        return self.found[3:]
 
 
-def sample(ticks: Ticks, samples: int, send: Callable[[], object]) -> None:
-    """Send one after another."""
+def sample(ticks: Ticks, samples: int, send: Callable[[], object]) -> list[float]:
+    """Send one after another; returns the seconds that each took to start."""
     sampler = Sampler(ticks, samples)
     while sampler.pause():
         send()
         sampler.sent(time.perf_counter())
-    sampler.report()
+    return sampler.seconds()
 
 
-async def sample_async(ticks: Ticks, samples: int, send: Callable[[], Awaitable[object]]) -> None:
-    """Send one after another; nothing else runs in this loop."""
+async def sample_async(ticks: Ticks, samples: int, send: Callable[[], Awaitable[object]]) -> list[float]:
+    """Send one after another, as `sample` does; nothing else runs in this loop."""
     sampler = Sampler(ticks, samples)
     while sampler.pause():
         await send()
         sampler.sent(time.perf_counter())
-    sampler.report()
+    return sampler.seconds()
 
 
-def main(commands: dict[str, Callable[..., None]]) -> None:
-    """Carry out `PLAN COMMAND [NUMBER]`."""
+def main(commands: dict[str, Callable[..., Any]]) -> None:
+    """Carry out `PLAN COMMAND [NUMBER]`, and print what it returns: jobs per second for `fill`, seconds for `send`."""
     path, name, *numbers = sys.argv[1:]
-    commands[name](plan_of(path), *map(int, numbers))
+    print(json.dumps(commands[name](plan_of(path), *map(int, numbers))), flush=True)
