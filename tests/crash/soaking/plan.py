@@ -86,7 +86,7 @@ def actions(seed: int, processes: int, lease: float) -> Iterator[Action]:
     number = 0
     while True:
         # A process takes seconds to start; most of the time, most of them are to be at work.
-        wait = random.uniform(0.2, 1.0) if random.random() < 0.3 else random.uniform(1.0, 3.0)
+        wait = random.uniform(0.2, 1.0) if random.random() < 0.3 else random.uniform(1.5, 3.5)
         what = random.choices(("kill", "end", "stop", "terminate", "kill driver"), (34, 8, 24, 26, 8))[0]
         who, seconds = random.randrange(processes), random.uniform(lease + 0.5, lease + 3.0)
         yield Action(wait, restarts.get(number, what), who, seconds)

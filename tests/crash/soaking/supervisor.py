@@ -34,6 +34,7 @@ class Supervisor:
         self.did: Counter[str] = Counter()
         self.unasked: list[str] = []
         self._dying: set[child] = set()
+        self._still: set[child] = set()
         self._timers: list[threading.Timer] = []
 
     def _runner(self, number: int) -> child:
@@ -45,6 +46,9 @@ class Supervisor:
     def carry_out(self, action: Action) -> None:
         """Do one thing to them."""
         self.look_after()
+        if action.what in ("kill", "end", "stop") and len(self.runners) > 1:
+            # What is asked is whether work goes on elsewhere, so there must be an elsewhere, however long a process takes to start.
+            until(lambda: any(self._at_work(number) for number in range(len(self.runners)) if number != action.who), 120.0)
         self.did[action.what] += 1
         runner = self.runners[action.who]
         if action.what == "kill":
@@ -77,6 +81,11 @@ class Supervisor:
             self.unasked.append(f"the driver ended with {self.driver._process.poll()}: {self.driver.output[-2000:]}")
             self._again()
 
+    def _at_work(self, number: int) -> bool:
+        self.look_after()
+        runner = self.runners[number]
+        return self._place.ready(pid(runner)).exists() and runner not in self._still and runner not in self._dying
+
     def _replace(self, number: int) -> None:
         self.runners[number].__exit__(None, None, None)
         self._dying.discard(self.runners[number])
@@ -90,10 +99,12 @@ class Supervisor:
         """Stand still past the end of every lease; a thread lets it go on, whatever this one waits for."""
         number = pid(runner)
         os.kill(number, signal.SIGSTOP)
+        self._still.add(runner)
 
         def go_on() -> None:
             if runner._process.poll() is None:
                 os.kill(number, signal.SIGCONT)
+            self._still.discard(runner)
 
         self._timers.append(threading.Timer(seconds, go_on))
         self._timers[-1].start()

@@ -27,7 +27,7 @@ from soaking.plan import Order, Step, orders, steps
 DRIVERS = 4
 """Threads of the driver."""
 
-MOST_DUE = 300
+MOST_DUE = 100
 """Due messages above which the driver waits: they are delivered in the order of their time, and the canaries' stand in the same queue."""
 
 outside = table("soak_outside", column("tag"), column("id"), column("target"), column("member"), schema="public")
@@ -47,6 +47,10 @@ class Place(NamedTuple):
     def path(self, name: str) -> Path:
         """A file of the soak."""
         return Path(self.directory) / name
+
+    def ready(self, pid: int) -> Path:
+        """The file by which a runner says that it is at work."""
+        return self.path(f"ready-{pid}")
 
     @property
     def done(self) -> bool:
@@ -77,6 +81,7 @@ def run(place: Place, target: str, number: int) -> dict[str, int]:
             except Unavailable as problem:
                 logging.getLogger("soak").info("soak.waits_to_start %s", problem)
                 ended.wait(0.1)
+        place.ready(os.getpid()).touch()
         while not ended.wait(0.2) and not place.done and os.getppid() == parent:
             if runner.lost:
                 raise SystemExit(f"the threads {runner.lost} died")
