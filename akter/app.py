@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import uuid
-import warnings
 import weakref
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
@@ -20,7 +18,7 @@ from akter.actor import Actor, locate
 from akter.call import Call
 from akter.caller import Access, Caller, Policy, System, allowed, may_read
 from akter.capability import poison_running
-from akter.context import GivenId, ambient, inside, surround
+from akter.context import GivenId, ambient, inside, surround, warn_in_event_loop
 from akter.delivery import Delivery
 from akter.engine import engine_for, seats
 from akter.errors import (
@@ -51,8 +49,6 @@ from akter.within import Staging
 
 A = TypeVar("A", bound=Actor)
 P = ParamSpec("P")
-
-DAY_MS = 86_400_000
 
 
 class Akter:
@@ -98,15 +94,9 @@ class Akter:
         self._statements = Statements(self.schema)
         self._joining = Joining(self.engine, self._statements, self.limits.retry_window_ms, registry.placed(self.actors))
         self.wakes = Wakes(self.engine, self._statements, self._hint)
+        limits, statements = self.limits, self._statements
         self.surroundings = Surroundings(
-            self._statements,
-            self.faults,
-            self.limits.lock,
-            self.limits.retry_window_ms,
-            self.max_payload_bytes,
-            self.wakes,
-            self.telemetry,
-            self,
+            statements, self.faults, limits.lock, limits.retry_window_ms, self.max_payload_bytes, self.wakes, self.telemetry, self
         )
         self._turns = Delivery(self.engine, self.surroundings, self.limits, seats(self.engine))
         self._queries = Queries(self.engine, self._statements, self.limits.execution)
@@ -282,7 +272,7 @@ class Akter:
             if refuse is not None:
                 refuse(problem)
             raise problem
-        _warn_in_event_loop(command.where)
+        warn_in_event_loop(command.where)
         payload, arguments = command.bind(args, kwargs)
         if len(payload) > self.max_payload_bytes:
             raise PayloadInvalid(f"the arguments of {command.where}() are {len(payload)} bytes long; the limit is {self.max_payload_bytes}")
@@ -356,10 +346,3 @@ def _after_fork_in_child() -> None:
 
 
 os.register_at_fork(after_in_child=_after_fork_in_child)
-
-
-def _warn_in_event_loop(where: str) -> None:
-    if asyncio._get_running_loop() is not None:
-        warnings.warn(
-            f"{where} blocks the event loop this thread runs: call it with `await asyncio.to_thread(...)`", RuntimeWarning, stacklevel=4
-        )

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -72,3 +74,11 @@ def surround(app: object, **changes: object) -> Iterator[None]:
         yield
     finally:
         _ambient.reset(token)
+
+
+def warn_in_event_loop(where: str) -> None:
+    """Warn a thread that runs an event loop, which a call would block."""
+    if asyncio._get_running_loop() is not None:
+        warnings.warn(
+            f"{where} blocks the event loop this thread runs: call it with `await asyncio.to_thread(...)`", RuntimeWarning, stacklevel=4
+        )
