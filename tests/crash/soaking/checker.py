@@ -154,7 +154,8 @@ def _messages(stored: Stored, wanted: list[Wanted], found: Findings) -> None:
             found.wrong.append(f"{one}: was replaced or cancelled, and took effect {kept} times")
         if one.fate == "never" and (kept or goings):
             found.wrong.append(f"{one}: was taken back in the turn that asked for it, and took effect {kept} times")
-        if one.fate != "never" and len(goings) != 1:
+        # What is sent again under its id after it was delivered is delivered again, and its receipt answers.
+        if one.fate != "never" and len(goings) != 1 and not (goings and one.id == one.tag):
             found.wrong.append(f"{one}: left the outbox {len(goings)} times")
         if kept and any(attempts == 0 for attempts, _ in goings):
             found.wrong.append(f"{one}: took effect although nobody had claimed it when it was cancelled")
