@@ -218,3 +218,14 @@ def test_a_missing_extra_is_named(place: Path) -> None:
     hidden = "import sys; sys.modules['rich'] = None; from akter.cli import main; main(['demo'])"
     ran = run("-c", hidden, cwd=place)
     assert (ran.returncode, ran.stderr) == (1, "Error: the demo prints with rich, which is not installed: pip install 'akter[embedded]'\n")
+
+
+def test_a_message_and_a_timer_arrive_and_a_second_run_gets_the_first_refusal(place: Path) -> None:
+    script = str(Path(__file__).parent.parent / "examples" / "shipping.py")
+    first, second = run(script, cwd=place), run(script, cwd=place)
+    ended = "o-1 is paid and ready for ada; o-2 is expired\n"
+    assert (first.stdout, first.returncode) == (ended, 0), first.stderr
+    assert (second.stdout, second.returncode) == (
+        "The order was placed before. (order='o-1')\nThe order was placed before. (order='o-2')\n" + ended,
+        0,
+    ), second.stderr
