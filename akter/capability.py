@@ -85,7 +85,7 @@ class Capability:
             self._count_event(request)
         elif len(self.requests) >= MAX_REQUESTS:
             self._too_much(f"a turn may ask for {MAX_REQUESTS} things: let it send itself a message and go on there")
-        if isinstance(request, Send | Enqueue):
+        elif not isinstance(request, Cancel):
             if len(request.payload) > self._max_payload_bytes:
                 self._too_much(f"the arguments are {len(request.payload)} bytes long; the limit is {self._max_payload_bytes}")
             id = str(self._mint(request))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import sys
+import uuid
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -152,8 +153,7 @@ class Member:
     def _mint(self, request: Send | Enqueue) -> CommandId:
         now, when = self.found.now_ms, request.when
         due = now + when.delay_ms if when.due_at_ms is None else max(now, when.due_at_ms)
-        fresh = CommandId.mint(now, self._around.keep_ms)
-        return CommandId(fresh.issued_at_ms, due + self._around.keep_ms, fresh.unique)
+        return CommandId(now, due + self._around.keep_ms, uuid.uuid4())
 
     def _failed(self, problem: Exception, outer: BaseException | None) -> AkterError:
         call = self.call

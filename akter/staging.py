@@ -8,6 +8,7 @@ from akter import caller as callers
 from akter.call import Call
 from akter.caller import Anonymous, System, User
 from akter.capability import pending
+from akter.identity import Address
 from akter.intent import Emit, Enqueue, Request, Send
 from akter.store import log, outbox
 from akter.store.flight import Line
@@ -23,23 +24,26 @@ def lines(statements: Statements, call: Call, requests: list[tuple[str, Request]
         rows = [{**key(call.address), "timer_key": name} for name in keys]
         found.append(Line(statements.get(outbox.cancel), parameters("cancel_", rows, True)))
     if wanted:
-        rows = [_row(call, id, request) for id, request in wanted]
+        senders = {timed: callers.to_json(_sender(call, timed=timed)) for timed in (False, True)}
+        mine = key(call.address)
+        rows = [_row(call.address, mine, senders, id, request) for id, request in wanted]
         found.append(Line(statements.get(outbox.stage), parameters("stage_", rows, True)))
     if events:
-        head = [{**key(call.address), "count": len(events)}]
-        rows = [_event(call, number, emitted) for number, emitted in enumerate(events, start=1)]
+        mine = key(call.address)
+        head = [{**mine, "count": len(events)}]
+        rows = [_event(mine, call.id, number, emitted) for number, emitted in enumerate(events, start=1)]
         values = {**parameters("head_", head, True), **parameters("event_", rows, True)}
         found.append(Line(statements.get(log.append), values))
     return found
 
 
-def _row(call: Call, id: str, request: Send | Enqueue) -> dict[str, Any]:
+def _row(sender: Address, mine: dict[str, Any], senders: dict[bool, str], id: str, request: Send | Enqueue) -> dict[str, Any]:
     when = request.when
     job = isinstance(request, Enqueue)
-    target = call.address if isinstance(request, Enqueue) else request.target
+    target = sender if isinstance(request, Enqueue) else request.target
     timer_key = when.key if when.key is None or not job else outbox.JOB_KEY + when.key
     return {
-        **key(call.address),
+        **mine,
         "intent_id": id,
         "kind": "job" if job else "intent",
         "timer_key": timer_key,
@@ -48,7 +52,7 @@ def _row(call: Call, id: str, request: Send | Enqueue) -> dict[str, Any]:
         "command": request.job if isinstance(request, Enqueue) else request.command,
         "payload": request.payload,
         "payload_version": 0,
-        "caller": callers.to_json(_sender(call, timed=bool(when.delay_ms or when.due_at_ms is not None))),
+        "caller": senders[bool(when.delay_ms or when.due_at_ms is not None)],
         "delay_ms": when.delay_ms,
         "due_at_ms": when.due_at_ms,
     }
@@ -60,12 +64,12 @@ def _sender(call: Call, *, timed: bool) -> System:
     return System("timer" if timed else "actor", call.address, behalf)
 
 
-def _event(call: Call, number: int, emitted: Emit) -> dict[str, Any]:
+def _event(mine: dict[str, Any], command_id: str, number: int, emitted: Emit) -> dict[str, Any]:
     kind = type(emitted.event)
     return {
-        **key(call.address),
+        **mine,
         "event": kind.event_name,
-        "command_id": call.id,
+        "command_id": command_id,
         "value": emitted.payload,
         "payload_version": len(kind.event_migrations),
         "ord": number,

@@ -10,6 +10,7 @@ import contextlib
 import hashlib
 import time
 from collections.abc import Callable, Generator, Mapping, Sequence
+from types import NoneType
 from typing import Any, NamedTuple, TypeAlias, cast
 
 import psycopg
@@ -27,6 +28,7 @@ Row: TypeAlias = "tuple[Any, ...]"
 _OK = frozenset({pq.ExecStatus.TUPLES_OK, pq.ExecStatus.COMMAND_OK})
 _DIALECT: Any = cast(Any, dialects.dialect)(paramstyle="numeric_dollar")
 _TICK = 0.2
+_NUL = "a text with a NUL cannot be stored"
 
 
 class Compiled(NamedTuple):
@@ -224,19 +226,41 @@ def _rows(result: pq.abc.PGresult, readers: tuple[Callable[[bytes], Any], ...]) 
 
 
 def _text(value: Any) -> bytes | None:
-    if value is None:
+    kind = type(value)
+    if kind is str:
+        text: bytes = value.encode()
+    elif kind is int:
+        return str(value).encode()
+    elif value is None:
         return None
-    if value is True:
-        return b"t"
-    if value is False:
-        return b"f"
-    if isinstance(value, list):
-        return b"{" + b",".join(map(_element, value)) + b"}"
-    text = value if isinstance(value, bytes) else str(value).encode()
+    elif kind is list:
+        return _array(value)
+    elif kind is bool:
+        return b"t" if value else b"f"
+    else:
+        text = value if isinstance(value, bytes) else str(value).encode()
     if b"\0" in text:
         # To libpq it would be the end of the text.
-        raise ValueError("a text with a NUL cannot be stored")
+        raise ValueError(_NUL)
     return text
+
+
+def _array(values: list[Any]) -> bytes:
+    """An array's literal. A column of one type is joined and escaped as a whole: a turn may write thousands of rows."""
+    kinds = set(map(type, values))
+    if kinds == {int}:
+        return b"{%b}" % ",".join(map(str, values)).encode()
+    if kinds == {NoneType}:
+        return b"{%b}" % b",".join([b"NULL"] * len(values))
+    if kinds == {str}:
+        joined = "\0".join(values).encode()
+    elif kinds == {bytes}:
+        joined = b"\0".join(values)
+    else:
+        return b"{%b}" % b",".join(map(_element, values))
+    if joined.count(b"\0") >= len(values):
+        raise ValueError(_NUL)
+    return b'{"%b"}' % joined.replace(b"\\", b"\\\\").replace(b'"', b'\\"').replace(b"\0", b'","')
 
 
 def _element(value: Any) -> bytes:
