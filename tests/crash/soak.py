@@ -87,7 +87,7 @@ def soak(options: Options, stack: ExitStack, say: Callable[[str], None]) -> tupl
     place.path("started").write_text(str(time.time()))
     for number in range(CANARIES):
         app.send(app.actor(Canary, f"c{number}").tick, 1)
-    supervisor = Supervisor(place, server, options.processes, say)
+    supervisor = Supervisor(place, server, options.processes)
     try:
         until(lambda: tables.one(url, tables.TICKS) > 0, 60.0)
         began = time.monotonic()

@@ -27,8 +27,8 @@ BACKENDS = "SELECT pid FROM pg_stat_activity WHERE backend_type = 'client backen
 class Supervisor:
     """The runners and the driver. `server` is None for a database that is not to be restarted."""
 
-    def __init__(self, place: Place, server: Server | None, processes: int, say: Callable[[str], None]) -> None:
-        self._place, self._server, self._say = place, server, say
+    def __init__(self, place: Place, server: Server | None, processes: int) -> None:
+        self._place, self._server = place, server
         self.runners = [self._runner(number) for number in range(processes)]
         self.driver = child(drive, place)
         self.did: Counter[str] = Counter()
