@@ -92,7 +92,8 @@ class Faults:
     def clear(self) -> list[Point]:
         """Remove every fault; returns the points of those that were never reached."""
         with self._lock:
-            left, self._planted = [point for point, _, _ in self._planted], []
+            left: list[Point] = [point for point, _, _ in self._planted]
+            self._planted = []
             self.armed = self._hook is not None
         return left
 

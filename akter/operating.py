@@ -11,7 +11,7 @@ from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from sqlalchemy import Connection, Engine, select
+from sqlalchemy import Connection, Engine
 
 from akter.errors import AkterError, ConfigurationError
 from akter.finding import Finding, findings
@@ -139,8 +139,7 @@ class Operator:
         return presence.served(self.runners())
 
     def _hint(self, connection: Connection) -> None:
-        told = select(*apart.notify().selected_columns)
-        connection.execute(told, {"channel": apart.channel(self._schema), "said": str(uuid.uuid4())})
+        connection.execute(apart.notify(), {"channel": apart.channel(self._schema), "said": str(uuid.uuid4())})
 
     def _reading(self) -> AbstractContextManager[Connection]:
         return self._transaction("REPEATABLE READ", read_only=True)

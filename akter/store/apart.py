@@ -8,7 +8,7 @@ from typing import Any, cast
 import psycopg
 import sqlalchemy.exc
 from sqlalchemy import Engine, Text, bindparam, func, select
-from sqlalchemy.sql.expression import Select
+from sqlalchemy.sql.selectable import ExecutableReturnsRows
 
 from akter.store import failure
 
@@ -31,6 +31,6 @@ def channel(schema: str) -> str:
     return name if len(name.encode()) <= 63 else "akter_" + hashlib.blake2b(schema.encode(), digest_size=20).hexdigest()
 
 
-def notify() -> Select[Any]:
+def notify() -> ExecutableReturnsRows:
     """Tell the others; a hint carries nothing, because the rows say what is due."""
     return select(func.pg_notify(bindparam("channel", type_=Text()), bindparam("said", type_=Text())).label("told"))

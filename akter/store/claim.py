@@ -28,7 +28,7 @@ from sqlalchemy import (
     true,
     update,
 )
-from sqlalchemy.sql.expression import Select
+from sqlalchemy.sql.selectable import ExecutableReturnsRows, Select
 
 from akter.store.clock import statement_ms
 from akter.tables import outbox, pauses
@@ -61,7 +61,7 @@ class Claimed(NamedTuple):
     last_error: str | None
 
 
-def intents() -> Select[Any]:
+def intents() -> ExecutableReturnsRows:
     """Claim due intents for the types served here.
 
     Parameters: `first` and `last` bucket, `served` types, `limit` rows, `probe` rows to look at and `each` of one bucket, `lease_ms`,

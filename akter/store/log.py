@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from sqlalchemy import JSON, Integer, and_, cast, func, insert, select, update
-from sqlalchemy.sql.expression import Select
+from sqlalchemy.sql.selectable import ExecutableReturnsRows
 
 from akter.store.clock import now_ms
 from akter.store.rows import source
 from akter.tables import IDENTITY, events, generations
 
 
-def append() -> Select[Any]:
+def append() -> ExecutableReturnsRows:
     """Reserve numbers on the locked generation rows and insert the events in their order; returns how many there are."""
     heads = source("head_", (*IDENTITY, "count"), True)
     owner = and_(*(generations.c[name] == heads.c[name] for name in IDENTITY))

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from sqlalchemy import BigInteger, FromClause, Integer, and_, case, delete, func, literal_column, or_, select
 from sqlalchemy.dialects.postgresql import insert
-from sqlalchemy.sql.expression import Select
+from sqlalchemy.sql.selectable import ExecutableReturnsRows
 
 from akter.store.clock import now_ms
 from akter.store.rows import source
@@ -32,12 +30,12 @@ WRITTEN = (*_STAGED, "delay_ms", "due_at_ms")
 """What a request is written from."""
 
 
-def stage() -> Select[Any]:
+def stage() -> ExecutableReturnsRows:
     """Insert requests; a relative delay counts from this statement, not from the turn's start. Returns how many there are."""
     return inserted(source("stage_", WRITTEN, True))
 
 
-def inserted(rows: FromClause) -> Select[Any]:
+def inserted(rows: FromClause) -> ExecutableReturnsRows:
     """Insert these rows, whichever way they come; what `stage` does."""
     moment = select(now_ms().label("now_ms")).cte("moment")
     due = func.coalesce(rows.c.due_at_ms, moment.c.now_ms + rows.c.delay_ms, type_=BigInteger())
@@ -50,7 +48,7 @@ def inserted(rows: FromClause) -> Select[Any]:
     return select(func.count(type_=Integer())).select_from(once.cte("staged"))
 
 
-def cancel() -> Select[Any]:
+def cancel() -> ExecutableReturnsRows:
     """Delete the pending requests that carry one of the given keys; a job that an attempt was made of stays. Returns how many."""
     rows = source("cancel_", (*IDENTITY, "timer_key"), True)
     mine = and_(*(outbox.c[name] == rows.c[name] for name in (*IDENTITY, "timer_key")))

@@ -11,13 +11,13 @@ from functools import cache
 from typing import Any, TypeAlias
 
 from sqlalchemy import ColumnElement, Integer, Text, and_, bindparam, column, false, func, literal_column, select, table
-from sqlalchemy.sql.expression import Select
+from sqlalchemy.sql.selectable import ExecutableReturnsRows
 
 from akter.store.outbox import WRITTEN, inserted
 from akter.store.rows import document
 from akter.tables import deployment, outbox
 
-Statement: TypeAlias = Callable[[], Select[Any]]
+Statement: TypeAlias = Callable[[], ExecutableReturnsRows]
 
 MOST_ROWS, MOST_BYTES = 5_000, 8 * 1024 * 1024
 """What one statement carries at most, unless a single message is larger."""
@@ -36,7 +36,7 @@ class Document(str):
 
 
 @cache
-def usable() -> Select[Any]:
+def usable() -> ExecutableReturnsRows:
     """How many of the two tables exist in the schema named `text`, and whether this role may use them; it never fails for either."""
     rights = [func.pg_catalog.has_table_privilege(_RELATIONS.c.oid, literal_column(right)) for right in ("'SELECT'", "'INSERT'")]
     may = and_(func.pg_catalog.has_schema_privilege(_NAMESPACES.c.oid, literal_column("'USAGE'")), *rights)
@@ -50,19 +50,19 @@ def usable() -> Select[Any]:
 
 
 @cache
-def identity() -> Select[Any]:
+def identity() -> ExecutableReturnsRows:
     """Whose deployment it is; asked only where `usable` says that it can be."""
     return select(deployment.c.deployment_id)
 
 
 @cache
-def stage() -> Select[Any]:
+def stage() -> ExecutableReturnsRows:
     """Write the messages of the document `text`; a delay counts from this statement. Returns how many were not there before."""
     return inserted(document("text", WRITTEN))
 
 
 @cache
-def present() -> Select[Any]:
+def present() -> ExecutableReturnsRows:
     """The messages of the document `text` that are in the outbox: id, command and arguments."""
     rows = document("text", WRITTEN)
     same = and_(*(outbox.c[name] == rows.c[name] for name in ("bucket", "routing_key", "intent_id")))

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from sqlalchemy import LargeBinary, Text, and_, bindparam, cast, func, literal_column, select, true, type_coerce
-from sqlalchemy.sql.expression import Select
+from sqlalchemy.sql.selectable import ExecutableReturnsRows
 
 from akter.store.clock import now_ms
 from akter.store.rows import source
@@ -22,7 +22,7 @@ class Seen(NamedTuple):
     now_ms: int
 
 
-def state_of() -> Select[Any]:
+def state_of() -> ExecutableReturnsRows:
     """One actor's state; always one row."""
     rows = source("", IDENTITY, False)
     mine = [and_(*(table.c[name] == rows.c[name] for name in IDENTITY)) for table in (generations, state)]
@@ -35,7 +35,7 @@ def state_of() -> Select[Any]:
     ).select_from(rows.outerjoin(generations, mine[0]).outerjoin(state, mine[1]))
 
 
-def receipt_of() -> Select[Any]:
+def receipt_of() -> ExecutableReturnsRows:
     """The receipt of one command, if it has one."""
     rows = source("", (*IDENTITY, "command_id"), False)
     names = (*IDENTITY, "command_id")
@@ -44,7 +44,7 @@ def receipt_of() -> Select[Any]:
     )
 
 
-def limit() -> Select[Any]:
+def limit() -> ExecutableReturnsRows:
     """Limit the statements of the transaction, in milliseconds."""
     return select(
         *(

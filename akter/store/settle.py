@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from sqlalchemy import BigInteger, Integer, and_, delete, func, literal_column, select, update
-from sqlalchemy.sql.expression import Select
+from sqlalchemy.sql.selectable import ExecutableReturnsRows
 
 from akter.store.clock import now_ms
 from akter.store.rows import source
@@ -18,14 +18,14 @@ PARKED_MS = 2**53 - 1
 """The due time of a row that can never succeed; an operator discards or redirects it."""
 
 
-def done() -> Select[Any]:
+def done() -> ExecutableReturnsRows:
     """Delete delivered rows; returns how many were still this runner's."""
     rows = source("done_", CLAIM, True)
     gone = delete(outbox).where(_held(rows)).returning(outbox.c.bucket)
     return select(func.count(type_=Integer())).select_from(gone.cte("done"))
 
 
-def back_off() -> Select[Any]:
+def back_off() -> ExecutableReturnsRows:
     """Let rows wait `delay_ms` from now, keeping why; returns how many were still this runner's."""
     rows = source("wait_", (*CLAIM, "delay_ms", "last_error"), True)
     parked = literal_column(str(PARKED_MS), BigInteger())
@@ -34,7 +34,7 @@ def back_off() -> Select[Any]:
     return select(func.count(type_=Integer())).select_from(moved.cte("waiting"))
 
 
-def release() -> Select[Any]:
+def release() -> ExecutableReturnsRows:
     """Make claimed rows due at once, for another runner; returns how many were still this runner's."""
     rows = source("free_", CLAIM, True)
     moved = update(outbox).values(due_at_ms=now_ms()).where(_held(rows)).returning(outbox.c.bucket)

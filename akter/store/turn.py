@@ -27,7 +27,7 @@ from sqlalchemy import (
     update,
 )
 from sqlalchemy.dialects.postgresql import insert
-from sqlalchemy.sql.expression import Select
+from sqlalchemy.sql.selectable import ExecutableReturnsRows
 
 from akter.store.clock import now_ms, transaction_id
 from akter.store.rows import source
@@ -55,7 +55,7 @@ class Admitted(NamedTuple):
     ord: int
 
 
-def settings() -> Select[Any]:
+def settings() -> ExecutableReturnsRows:
     """Limit the rest of the transaction, in milliseconds: each statement, each wait for a lock, each idle time."""
     return select(
         *(
@@ -65,7 +65,7 @@ def settings() -> Select[Any]:
     )
 
 
-def lock(many: bool) -> Select[Any]:
+def lock(many: bool) -> ExecutableReturnsRows:
     """Lock the actors' generation rows in key order, making those that are missing; returns how many were made.
 
     `ON CONFLICT DO UPDATE` locks an existing row FOR NO KEY UPDATE even where its WHERE lets nothing be written.
@@ -80,7 +80,7 @@ def lock(many: bool) -> Select[Any]:
     return select(func.count(type_=Integer())).select_from(locked.cte("made"))
 
 
-def read(many: bool) -> Select[Any]:
+def read(many: bool) -> ExecutableReturnsRows:
     """What the commands need to know, read in a statement of its own: a lock that waited must not show its old snapshot."""
     names = (*IDENTITY, "command_id", "ord")
     rows = source("", names, many)
@@ -109,7 +109,7 @@ def read(many: bool) -> Select[Any]:
     )
 
 
-def write(many: bool, states: bool, created: bool) -> Select[Any]:
+def write(many: bool, states: bool, created: bool) -> ExecutableReturnsRows:
     """Write receipts, and the states and creation marks there are, all or nothing.
 
     Fails with `FENCE` when a state's version is not the one that was read, or when the transaction is not the one that was admitted.
@@ -156,6 +156,6 @@ def _marks(many: bool) -> Any:
     return made.where(and_(*(generations.c[name] == rows.c[name] for name in IDENTITY))).returning(generations.c.bucket)
 
 
-def clock() -> Select[Any]:
+def clock() -> ExecutableReturnsRows:
     """The clock alone, to ask after the commit."""
     return select(now_ms().label("now_ms"))
