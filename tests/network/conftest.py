@@ -51,11 +51,12 @@ def eventually() -> Callable[..., Any]:
 
 
 class Observer:
-    """A connection beside the application's, in autocommit."""
+    """A connection beside the application's, in autocommit; akter's tables need no schema before their names."""
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, schema: str) -> None:
         self.connection = psycopg.connect(url.replace("+psycopg", ""), autocommit=True)
         self.connection.execute("SET synchronous_commit = local")
+        self.connection.execute(f'SET search_path TO public, "{schema}"'.encode())
 
     def rows(self, statement: Any, *parameters: Any) -> list[tuple[Any, ...]]:
         cursor = self.connection.execute(statement, parameters or None)
@@ -86,12 +87,12 @@ class Observer:
 
 
 @pytest.fixture
-def observe() -> Iterator[Callable[[str], Observer]]:
+def observe(akter_schema: str) -> Iterator[Callable[[str], Observer]]:
     """Makes an observer of a database."""
     made: list[Observer] = []
 
     def make(url: str) -> Observer:
-        made.append(Observer(url))
+        made.append(Observer(url, akter_schema))
         return made[-1]
 
     yield make
@@ -185,14 +186,14 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture(scope="module")
-def private() -> Iterator[Server]:
+def private(akter_schema: str) -> Iterator[Server]:
     """A server of this module's own, to stop, freeze and configure, with a migrated database to copy."""
     settings = {"wal_level": "replica", "max_wal_senders": "2", "max_connections": "60", "synchronous_commit": "on"}
     with Server.temporary(settings) as server:
         with psycopg.connect(server.url(driver=""), autocommit=True) as connection:
             connection.execute("CREATE DATABASE migrated")
         engine = sqlalchemy.create_engine(server.url("migrated"))
-        schema.upgrade(engine)
+        schema.upgrade(engine, schema=akter_schema)
         engine.dispose()
         yield server
 

@@ -50,8 +50,8 @@ class Account(Actor):
         return os.waitpid(pid, 0)[1]
 
 
-def make(url: str) -> Akter:
-    return Akter(sqlalchemy.create_engine(url, pool_size=4, max_overflow=0), actors=[Account])
+def make(url: str, schema: str) -> Akter:
+    return Akter(sqlalchemy.create_engine(url, pool_size=4, max_overflow=0), actors=[Account], schema=schema)
 
 
 def work(app: Akter) -> int:
@@ -83,8 +83,8 @@ def forked(app: Akter) -> dict[str, Any]:
     return {"backends": [before, *children], "statuses": statuses, "kept": mine == before == app.actor(Account, "hot").backend()}
 
 
-def in_process(app: Akter | None, url: str, queue: Any) -> None:
-    queue.put(work(app or make(url)))
+def in_process(app: Akter | None, url: str, schema: str, queue: Any) -> None:
+    queue.put(work(app or make(url, schema)))
 
 
 def multiprocessed(app: Akter, url: str, method: str) -> dict[str, Any]:
@@ -93,7 +93,7 @@ def multiprocessed(app: Akter, url: str, method: str) -> dict[str, Any]:
     context: Any = multiprocessing.get_context(method)
     queue = context.Queue()
     inherited = app if method == "fork" else None
-    processes = [context.Process(target=in_process, args=(inherited, url, queue)) for _ in range(2)]
+    processes = [context.Process(target=in_process, args=(inherited, url, app.schema, queue)) for _ in range(2)]
     for process in processes:
         process.start()
     mine = work(app)
@@ -140,8 +140,8 @@ def in_a_turn(app: Akter) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    way, url = sys.argv[1:]
-    app = make(url)
+    way, url, schema = sys.argv[1:]
+    app = make(url, schema)
     if way == "os.fork":
         found = forked(app)
     elif way == "beside a turn":

@@ -76,7 +76,7 @@ def use(app: Akter, observer: Any) -> None:
             account.add(0)
         assert account.total() == 2 * number + 2
     assert observer.rows("SELECT word FROM notes ORDER BY word") == [(f"n{number}",) for number in range(8)]
-    assert observer.one("SELECT count(*) FROM akter.actor_receipts") == 24
+    assert observer.one("SELECT count(*) FROM actor_receipts") == 24
     assert observer.sessions("state LIKE 'idle in transaction%'") == []
 
 
@@ -242,8 +242,8 @@ def test_an_engine_on_another_database_is_refused_with_the_remedy() -> None:
 
 
 @pytest.mark.parametrize("scheme", ["postgres", "postgresql", "postgresql+psycopg"])
-def test_every_spelling_of_postgresql_is_accepted(akter_database: str, scheme: str, observer: Any) -> None:
-    with Akter(akter_database.replace("postgresql+psycopg", scheme, 1), actors=[Account]) as app:
+def test_every_spelling_of_postgresql_is_accepted(akter_database: str, akter_schema: str, scheme: str) -> None:
+    with Akter(akter_database.replace("postgresql+psycopg", scheme, 1), actors=[Account], schema=akter_schema) as app:
         assert app.actor(Account, "a").add(1) == 1
         assert "marker" not in repr(app.engine)
 

@@ -15,9 +15,10 @@ PROGRAM = Path(__file__).with_name("forking.py")
 
 
 @pytest.fixture
-def fork(akter_database: str) -> Callable[[str], Any]:
+def fork(akter_database: str, akter_schema: str) -> Callable[[str], Any]:
     def run(way: str) -> Any:
-        ended = subprocess.run([sys.executable, str(PROGRAM), way, akter_database], capture_output=True, text=True, timeout=100)
+        command = [sys.executable, str(PROGRAM), way, akter_database, akter_schema]
+        ended = subprocess.run(command, capture_output=True, text=True, timeout=100)
         assert (ended.returncode, ended.stderr) == (0, "")
         return json.loads(ended.stdout)
 
@@ -32,8 +33,8 @@ def test_children_and_parent_count_every_command_on_connections_of_their_own(
     assert found["statuses"] == [0] * children
     assert len(set(found["backends"])) == children + 1
     assert found["kept"], "the parent's connection ended with a child"
-    assert observer.one("SELECT value ->> 'balance' FROM akter.actor_state") == str((children + 1) * 25)
-    assert observer.one("SELECT count(*) FROM akter.actor_receipts WHERE command = 'add'") == (children + 1) * 25
+    assert observer.one("SELECT value ->> 'balance' FROM actor_state") == str((children + 1) * 25)
+    assert observer.one("SELECT count(*) FROM actor_receipts WHERE command = 'add'") == (children + 1) * 25
 
 
 def test_a_fork_leaves_a_turn_of_another_thread_alone(fork: Callable[[str], Any]) -> None:
@@ -42,4 +43,4 @@ def test_a_fork_leaves_a_turn_of_another_thread_alone(fork: Callable[[str], Any]
 
 def test_a_fork_in_a_handler_commits_its_turn_once(fork: Callable[[str], Any], observer: Any) -> None:
     assert fork("in a turn") == {"statuses": [0], "again": 2}
-    assert observer.one("SELECT count(*) FROM akter.actor_receipts") == 2
+    assert observer.one("SELECT count(*) FROM actor_receipts") == 2

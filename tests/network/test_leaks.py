@@ -188,12 +188,12 @@ class Account(Actor):
     def add(self) -> int:
         self.balance += 1
         return self.balance
-url = sys.argv[1]
-app = Akter(url, actors=[Account])
+url, schema = sys.argv[1:]
+app = Akter(url, actors=[Account], schema=schema)
 account = app.actor(Account, "a")
 account.add()
 rival = psycopg.connect(url.replace("+psycopg", ""))
-rival.execute("SELECT FROM akter.actor_generations FOR UPDATE")
+rival.execute(f"SELECT FROM {schema}.actor_generations FOR UPDATE")
 def interrupt():
     with psycopg.connect(url.replace("+psycopg", ""), autocommit=True) as observer:
         while not observer.execute("SELECT FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()").rowcount:
@@ -211,8 +211,9 @@ rival.close()
 """
 
 
-def test_control_c_while_a_turn_waits_for_the_database_ends_the_turn_and_the_next_one_works(akter_database: str) -> None:
-    ended = subprocess.run([sys.executable, "-c", INTERRUPTED, akter_database], capture_output=True, text=True, timeout=60)
+def test_control_c_while_a_turn_waits_for_the_database_ends_the_turn_and_the_next_one_works(akter_database: str, akter_schema: str) -> None:
+    command = [sys.executable, "-c", INTERRUPTED, akter_database, akter_schema]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=60)
     assert (ended.stdout, ended.stderr) == ("interrupted, then 2\n", "")
 
 
@@ -232,7 +233,7 @@ class Account(Actor):
         assert handlers() == before, "in a turn"
         self.balance += 1
         return self.balance
-app = Akter(sys.argv[1], actors=[Account])
+app = Akter(sys.argv[1], actors=[Account], schema=sys.argv[2])
 app.actor(Account, "a").add()
 thread = threading.Thread(target=app.actor(Account, "a").add)
 thread.start()
@@ -243,8 +244,9 @@ print([thread.name for thread in threading.enumerate()])
 """
 
 
-def test_signal_handlers_are_as_they_were_and_no_thread_is_left(akter_database: str) -> None:
-    ended = subprocess.run([sys.executable, "-c", SIGNALS, akter_database], capture_output=True, text=True, timeout=60)
+def test_signal_handlers_are_as_they_were_and_no_thread_is_left(akter_database: str, akter_schema: str) -> None:
+    command = [sys.executable, "-c", SIGNALS, akter_database, akter_schema]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=60)
     assert (ended.stdout, ended.stderr) == ("['MainThread']\n", "")
 
 
@@ -288,7 +290,7 @@ def test_arguments_do_not_show_in_errors_nor_logs(
         ("actor_state", "RENAME COLUMN value TO worth"),
         ("actor_receipts", "RENAME TO actor_slips"),
     ):
-        observer.rows(f"ALTER TABLE akter.{table} {change}")
+        observer.rows(f"ALTER TABLE {table} {change}")
         with pytest.raises(AkterError) as refused:
             account.add(1, SECRET)
         assert SECRET not in told(refused.value)
@@ -298,7 +300,7 @@ def test_arguments_do_not_show_in_errors_nor_logs(
 def test_what_our_own_statements_failed_with_does_not_quote_rows(akter_app: Callable[..., Akter], observer: Any) -> None:
     app = akter_app(Account)
     app.actor(Account, "a").add(1)
-    observer.rows("ALTER TABLE akter.actor_receipts ADD CONSTRAINT no_more CHECK (command_id = '') NOT VALID")
+    observer.rows("ALTER TABLE actor_receipts ADD CONSTRAINT no_more CHECK (command_id = '') NOT VALID")
     with pytest.raises(Defect, match="no_more") as refused, app.command_id(SECRET):
         app.actor(Account, "a").add(1)
     cause: BaseException | None = refused.value
@@ -307,10 +309,10 @@ def test_what_our_own_statements_failed_with_does_not_quote_rows(akter_app: Call
         cause = cause.__cause__
 
 
-def test_the_password_does_not_show_in_errors_nor_logs(akter_database: str, told: Any, observer: Any) -> None:
+def test_the_password_does_not_show_in_errors_nor_logs(akter_database: str, akter_schema: str, told: Any, observer: Any) -> None:
     password = "marker-of-a-password"
     url = make_url(akter_database).set(password=password)
-    with Akter(url.render_as_string(hide_password=False), actors=[Account]) as app:
+    with Akter(url.render_as_string(hide_password=False), actors=[Account], schema=akter_schema) as app:
         app.actor(Account, "a").add(1)
         observer.terminate()
         app.actor(Account, "a").add(1)
@@ -321,7 +323,10 @@ def test_the_password_does_not_show_in_errors_nor_logs(akter_database: str, told
         url.set(username="nobody-at-all"),
         url.update_query_dict({"hots": "1"}),
     ):
-        with Akter(broken.render_as_string(hide_password=False), actors=[Account]) as app, pytest.raises(AkterError) as refused:
+        with (
+            Akter(broken.render_as_string(hide_password=False), actors=[Account], schema=akter_schema) as app,
+            pytest.raises(AkterError) as refused,
+        ):
             app.actor(Account, "a").add(1)
         problem: BaseException | None = refused.value
         while problem is not None:

@@ -153,7 +153,7 @@ def test_a_black_hole_ends_as_unavailable_within_the_time_limits(
 def test_a_query_whose_line_breaks_runs_again(app: Any, proxy: Any, action: str) -> None:
     account = app.actor(Account, "a")
     account.total()
-    fault = proxy.next("SELECT akter.actor_generations.created", action)
+    fault = proxy.next(f"SELECT {app.schema}.actor_generations.created", action)
     assert account.total() == 1
     assert fault.hits == 1
 
@@ -184,12 +184,12 @@ def test_a_backend_that_is_terminated_in_a_flight_costs_a_retry_and_commits_once
     rival = observe(akter_database)
     if flight == "admission":
         rival.rows("BEGIN")
-        rival.rows("SELECT FROM akter.actor_generations FOR UPDATE")
+        rival.rows("SELECT FROM actor_generations FOR UPDATE")
     else:
         # The trigger makes the COMMIT itself wait for the rival.
         rival.rows(
             "CREATE FUNCTION hold() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN PERFORM pg_advisory_xact_lock(7); RETURN NULL; END $$;"
-            "CREATE CONSTRAINT TRIGGER hold AFTER INSERT ON akter.actor_receipts DEFERRABLE INITIALLY DEFERRED"
+            "CREATE CONSTRAINT TRIGGER hold AFTER INSERT ON actor_receipts DEFERRABLE INITIALLY DEFERRED"
             " FOR EACH ROW EXECUTE FUNCTION hold()"
         )
         rival.rows("SELECT pg_advisory_lock(7)")

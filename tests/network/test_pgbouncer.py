@@ -256,8 +256,8 @@ def test_plans_that_a_migration_made_stale_heal_by_themselves(akter_app: Callabl
     assert reader.read() == 2
     observer.rows("ALTER TABLE notes ADD COLUMN still_more text")
     assert reader.look() == 3
-    observer.rows("ALTER TABLE akter.actor_state ALTER COLUMN payload_version TYPE bigint")
-    observer.rows("ALTER TABLE akter.actor_generations ALTER COLUMN event_sequence TYPE numeric")
+    observer.rows("ALTER TABLE actor_state ALTER COLUMN payload_version TYPE bigint")
+    observer.rows("ALTER TABLE actor_generations ALTER COLUMN event_sequence TYPE numeric")
     assert reader.read() == 3
 
 

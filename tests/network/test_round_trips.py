@@ -114,7 +114,7 @@ def test_a_replay_is_an_admission_and_a_rollback_and_writes_nothing(app: Any, pr
     account = app.actor(Account, "warm")
     with app.command_id("once"):
         assert account.add(10) == 11
-    versions = "SELECT (SELECT array_agg(xmin::text) FROM akter.actor_state), (SELECT array_agg(xmin::text) FROM akter.actor_receipts)"
+    versions = "SELECT (SELECT array_agg(xmin::text) FROM actor_state), (SELECT array_agg(xmin::text) FROM actor_receipts)"
     before = observer.rows(versions)
     with proxy.count() as seen, app.command_id("once"):
         assert account.add(10) == 11
@@ -169,7 +169,7 @@ def test_a_state_that_changed_meanwhile_is_read_again_and_nothing_of_the_first_t
     def change() -> None:
         tries.append("try")
         if len(tries) == 1:
-            observer.rows("UPDATE akter.actor_state SET version = version + 1, value = '{\"balance\": 100}' WHERE actor_id = 'warm'")
+            observer.rows("UPDATE actor_state SET version = version + 1, value = '{\"balance\": 100}' WHERE actor_id = 'warm'")
 
     inside["add"] = change
     assert account.add(5) == 105
@@ -184,7 +184,7 @@ def test_a_state_that_always_changes_meanwhile_ends_as_unavailable_with_the_hand
     app = through(Writer, delivery=0.6, execution=0.3, lock=0.2)
     writer = app.actor(Writer, "w")
     writer.write("first")
-    inside["write"] = lambda: observer.rows("UPDATE akter.actor_state SET version = version + 1")
+    inside["write"] = lambda: observer.rows("UPDATE actor_state SET version = version + 1")
     with pytest.raises(Unavailable, match="changed from outside") as refused:
         writer.write("never")
     assert refused.value.retryable
@@ -253,7 +253,7 @@ def test_a_rival_that_never_ends_makes_a_turn_unavailable_and_says_that_the_acto
     account = app.actor(Account, "a")
     account.add(1)
     observer.rows("BEGIN")
-    observer.rows("SELECT FROM akter.actor_generations FOR UPDATE")
+    observer.rows("SELECT FROM actor_generations FOR UPDATE")
     with pytest.raises(Unavailable, match="busy"):
         account.add(1)
     observer.rows("ROLLBACK")
@@ -266,7 +266,7 @@ FAILING = """
         IF nextval('tries') <= {times} THEN RAISE EXCEPTION 'the last straw' USING ERRCODE = '{state}'; END IF;
         RETURN NULL;
     END $$;
-    CREATE CONSTRAINT TRIGGER failing AFTER INSERT ON akter.actor_receipts {moment} FOR EACH ROW EXECUTE FUNCTION fail()
+    CREATE CONSTRAINT TRIGGER failing AFTER INSERT ON actor_receipts {moment} FOR EACH ROW EXECUTE FUNCTION fail()
 """
 
 

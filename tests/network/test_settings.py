@@ -223,7 +223,7 @@ def test_an_engine_that_speaks_another_encoding_is_refused_with_the_remedy(
 
 
 def test_a_role_without_rights_is_told_which(
-    akter_database: str, observer: Any, make_engine: Callable[..., Any], akter_app: Callable[..., Akter]
+    akter_database: str, akter_schema: str, observer: Any, make_engine: Callable[..., Any], akter_app: Callable[..., Akter]
 ) -> None:
     observer.rows("DROP ROLE IF EXISTS nobody_much")
     observer.rows("CREATE ROLE nobody_much LOGIN PASSWORD 'x'")
@@ -232,8 +232,8 @@ def test_a_role_without_rights_is_told_which(
     try:
         with pytest.raises(AkterError, match="akter grants"):
             app.actor(Account, "a").add(1)
-        observer.rows("GRANT USAGE ON SCHEMA akter TO nobody_much")
-        observer.rows("GRANT SELECT ON ALL TABLES IN SCHEMA akter TO nobody_much")
+        observer.rows(f"GRANT USAGE ON SCHEMA {akter_schema} TO nobody_much")
+        observer.rows(f"GRANT SELECT ON ALL TABLES IN SCHEMA {akter_schema} TO nobody_much")
         with pytest.raises(AkterError, match="akter grants"):
             app.actor(Account, "a").add(1)
     finally:

@@ -78,9 +78,9 @@ def test_thirty_two_threads_on_many_actors_add_up(akter_app: Callable[..., Akter
     sums: dict[str, int] = {}
     for key, amount in (one for mine in crowd(32, work) for one in mine):
         sums[key] = sums.get(key, 0) + amount
-    stored = dict(observer.rows("SELECT actor_id, (value ->> 'balance')::int FROM akter.actor_state"))
+    stored = dict(observer.rows("SELECT actor_id, (value ->> 'balance')::int FROM actor_state"))
     assert {key: stored.get(key, 0) for key in sums} == sums
-    assert observer.one("SELECT count(*) FROM akter.actor_receipts") == 32 * 15
+    assert observer.one("SELECT count(*) FROM actor_receipts") == 32 * 15
 
 
 def test_twenty_threads_with_one_command_id_run_it_once_and_all_get_its_answer(akter_app: Callable[..., Akter], crowd: Any) -> None:
@@ -149,12 +149,12 @@ def test_while_backends_are_killed_every_command_with_a_receipt_counts_once(
     finally:
         stop.set()
         killer.join(10)
-    kept = {id.rpartition(":")[2] for (id,) in observer.rows("SELECT command_id FROM akter.actor_receipts")}
-    assert len(kept) == observer.one("SELECT count(*) FROM akter.actor_receipts")
+    kept = {id.rpartition(":")[2] for (id,) in observer.rows("SELECT command_id FROM actor_receipts")}
+    assert len(kept) == observer.one("SELECT count(*) FROM actor_receipts")
     assert {id for _, id, _, answered in done if answered} <= kept
     sums: dict[str, int] = {}
     for key, id, amount, _ in done:
         if id in kept:
             sums[key] = sums.get(key, 0) + amount
-    assert dict(observer.rows("SELECT actor_id, (value ->> 'balance')::int FROM akter.actor_state")) == sums
+    assert dict(observer.rows("SELECT actor_id, (value ->> 'balance')::int FROM actor_state")) == sums
     assert len(done) > 100
