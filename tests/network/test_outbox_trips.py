@@ -58,7 +58,7 @@ def test_a_thousand_messages_take_one_statement(app: Any, proxy: Any, observer: 
     with proxy.count() as seen:
         app.actor(Clerk, "warm").spread(1000)
     assert (seen.flights, len(seen.statements)) == (2, 8)
-    assert observer.one("SELECT count(*) FROM akter.actor_outbox") == 1000
+    assert observer.one("SELECT count(*) FROM actor_outbox") == 1000
 
 
 @pytest.mark.conformance("PIPE-09")
@@ -81,7 +81,7 @@ def test_a_keyed_timer_its_replacement_and_its_cancellation_take_two_flights_eac
         with proxy.count() as seen:
             work()
         assert seen.flights == 2
-        assert observer.one("SELECT count(*) FROM akter.actor_outbox") == left
+        assert observer.one("SELECT count(*) FROM actor_outbox") == left
 
 
 @pytest.mark.parametrize(("ride", "flights"), [(True, 3), (False, 4)], ids=["ride", "two steps"])
