@@ -8,19 +8,28 @@ from typing import Any
 
 import pytest
 
-from akter import Actor, command
+from akter import Actor, Attempt, Job, command
 from akter.runner import Runner
 from akter.testing import inspect, pause_next
+
+
+def telephone(attempt: Attempt, number: str) -> None:
+    """Call somebody."""
 
 
 class Clerk(Actor):
     """Sends itself reminders."""
 
     reminded: int = 0
+    call = Job(telephone)
 
     @command
     def remind(self, seconds: float, key: str | None = None) -> None:
         self.after(timedelta(seconds=seconds), key=key).send(self.note)
+
+    @command
+    def call_later(self, seconds: float, key: str) -> None:
+        self.after(timedelta(seconds=seconds), key=key).enqueue(self.call, number="112")
 
     @command
     def spread(self, many: int) -> None:
@@ -77,7 +86,13 @@ def test_a_delay_counts_from_the_commit(app: Any, aside: Any, observer: Any) -> 
 @pytest.mark.conformance("PIPE-10")
 def test_a_keyed_timer_its_replacement_and_its_cancellation_take_two_flights_each(app: Any, proxy: Any, observer: Any) -> None:
     warm = app.actor(Clerk, "warm")
-    for work, left in ((lambda: warm.remind(60, "k"), 1), (lambda: warm.remind(90, "k"), 1), (lambda: warm.forget("k"), 0)):
+    for work, left in (
+        (lambda: warm.remind(60, "k"), 1),
+        (lambda: warm.remind(90, "k"), 1),
+        (lambda: warm.call_later(60, "k"), 2),
+        (lambda: warm.call_later(90, "k"), 2),
+        (lambda: warm.forget("k"), 0),
+    ):
         with proxy.count() as seen:
             work()
         assert seen.flights == 2

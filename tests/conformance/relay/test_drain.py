@@ -119,6 +119,20 @@ def test_what_the_stop_cut_off_before_its_commit_is_anothers(node: Make, beside:
     assert (letters(other.app, "m"), beside.count("actor_outbox")) == (["a"], 0)
 
 
+@pytest.mark.conformance("DRAIN-06")
+def test_what_the_stop_cut_off_after_its_commit_is_answered_by_its_receipt(node: Make, beside: Any) -> None:
+    one, other = node(started=True, ride=False), node(ride=False)
+    with pause_next(one.app, "after_commit") as pause:
+        sent = one.app.send(one.app.actor(Mailbox, "m").take, "a")
+        pause.wait()
+        assert one.runner.stop(grace=0.1).left == (sent,)
+        advance(other.app, LEASE, other.runner)
+        assert beside.count("actor_outbox") == 0
+    eventually("the first one is done, too", lambda: one.runner.relay.lane.held == 0)
+    assert (letters(other.app, "m"), handled.taken["a"]) == (["a"], 1)
+    assert one.runner._deliverer.counts.stale == 1
+
+
 @pytest.mark.conformance("DRAIN-10")
 @pytest.mark.parametrize("ride", [True, False], ids=["ride", "two steps"])
 def test_runners_that_come_and_go_under_load_lose_and_repeat_nothing(node: Make, beside: Any, ride: bool) -> None:

@@ -15,12 +15,15 @@ from akter import tables
 from akter.testing import advance, inspect, pause_next, receipts, settle
 
 Make = Callable[..., Node]
+SLOW = 0.4
 KINDS = ("take", "refuse", "hit", "file", "breaks_the_statement")
 
 
 @pytest.fixture(params=[True, False], ids=["ride", "two steps"])
-def one(request: pytest.FixtureRequest, node: Make) -> Node:
-    """A process whose runner takes every command for a quick one, as it would be after a while."""
+def one(request: pytest.FixtureRequest, node: Make, monkeypatch: pytest.MonkeyPatch) -> Node:
+    """A process whose runner takes every command for a quick one, as it would be after a while, on however busy a machine."""
+    for module in ("group", "grouping"):
+        monkeypatch.setattr(f"akter.runner.{module}.SLOW", SLOW)
     fresh = node(ride=request.param)
     members = fresh.app.actors["Mailbox"].members
     for kind in KINDS:
@@ -49,7 +52,9 @@ def test_quick_messages_of_different_actors_share_a_transaction(one: Node, besid
     assert beside.count("actor_outbox") == 0
 
 
-def test_a_command_is_delivered_alone_until_it_was_seen_to_be_quick(node: Make, beside: Any) -> None:
+def test_a_command_is_delivered_alone_until_it_was_seen_to_be_quick(node: Make, beside: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in ("group", "grouping"):
+        monkeypatch.setattr(f"akter.runner.{module}.SLOW", SLOW)
     one = node()
     send_many(one.app, ["a", "b"])
     settle(one.app, one.runner)
@@ -130,7 +135,7 @@ def test_a_member_with_sql_of_its_own_runs_again_alone_and_is_remembered(one: No
 def test_a_slow_member_closes_the_group_behind_it(one: Node, beside: Any) -> None:
     def slow(mailbox: Mailbox, letter: str) -> None:
         if len(handled.order) == 1:
-            time.sleep(0.05)
+            time.sleep(SLOW + 0.1)
 
     handled.on_take = slow
     mixed(one.app, a="take", b="take", c="take")

@@ -302,7 +302,7 @@ def test_a_listener_that_hears_nothing_asks_itself_and_connects_again(node: Make
 
     monkeypatch.setattr(listener, "_TICK", 0.05)
     monkeypatch.setattr(listener, "_CHECK", 0.1)
-    monkeypatch.setattr(listener, "_ANSWER", 0.3)
+    monkeypatch.setattr(listener, "_ANSWER", 1.0)
     one = node(started=True, poll=NEVER, listen=True)
     found = one.runner._listener
     assert found is not None
