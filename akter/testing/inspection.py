@@ -18,7 +18,9 @@ from akter.identity import Address
 from akter.intent import Cancel, Emit, Enqueue, Request, Send
 from akter.job import JobCall
 from akter.payload import Event
-from akter.tables import IDENTITY, SCHEMA, dead_letters, events, generations, outbox as outbox_table, receipts as receipts_table, state
+from akter.tables import IDENTITY, SCHEMA, dead_letters, events, generations, state
+from akter.tables import outbox as outbox_table
+from akter.tables import receipts as receipts_table
 
 A = TypeVar("A", bound=Actor)
 

@@ -61,6 +61,11 @@ FAULTS: dict[str, tuple[str | Callable[[psycopg.Connection[Any]], int], str]] = 
         "JOIN akter.actor_receipts r ON r.command_id = g.id AND r.command = 'note' LIMIT 1)",
         "nobody had claimed it",
     ),
+    "a cancellation without an effect": (
+        "UPDATE public.soak_gone SET xid = '1', at = at + interval '1 minute' WHERE ctid = (SELECT g.ctid FROM public.soak_gone g "
+        "WHERE attempts = 0 LIMIT 1)",
+        "was still pending",
+    ),
     "a row that is left": (
         "INSERT INTO akter.actor_outbox (bucket, routing_key, tenant_id, actor_type, actor_id, intent_id, target_type, target_id, command, "
         "payload, caller, due_at_ms, scheduled_at_ms) VALUES (0, 1, 't', 'Node', 'n1', 'i', 'Node', 'n1', 'note', '{}', '{}', 0, 0)",

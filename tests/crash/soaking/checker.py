@@ -14,6 +14,8 @@ import psycopg
 
 RECEIVING = ("note", "book", "scribble", "pass_on", "refuse", "stumble")
 BOOKED = ("book", "scribble")
+CLOSE = 0.5
+"""Seconds between a turn's statements, which are sent at once."""
 
 
 class Wanted(NamedTuple):
@@ -25,6 +27,16 @@ class Wanted(NamedTuple):
     target: str
     member: str
     fate: str = "must"
+    ended_by: tuple[str, int] | None = None
+    """The turn that used its key again or cancelled it: the sender and the number."""
+
+
+class Going(NamedTuple):
+    """A row that left the outbox: the claims there had been, when, and in which transaction."""
+
+    attempts: int
+    at: float
+    xid: str
 
 
 @dataclass
@@ -44,11 +56,13 @@ class Stored:
 
         self.states = {id: (value, version) for id, value, version in rows(STATES)}
         self.receipts = rows("SELECT actor_id, command_id, command, outcome FROM akter.actor_receipts WHERE actor_type = 'Node'")
+        # The transaction and the time of every turn that changed its actor.
+        self.turns = {(actor, number): (xid, at) for actor, number, xid, at in rows(TURNS)}
         self.effects = rows("SELECT tag, actor, number FROM public.soak_effects")
         self.outside = [Wanted(*row) for row in rows("SELECT tag, id, target, member FROM public.soak_outside")]
-        self.gone: dict[str, list[tuple[int, float]]] = defaultdict(list)
-        for id, attempts, at in rows("SELECT id, attempts, extract(epoch FROM at)::float8 FROM public.soak_gone"):
-            self.gone[own(id)].append((attempts, at))
+        self.gone: dict[str, list[Going]] = defaultdict(list)
+        for id, *going in rows("SELECT id, attempts, extract(epoch FROM at)::float8, xid FROM public.soak_gone"):
+            self.gone[own(id)].append(Going(*going))
         self.outbox = rows("SELECT intent_id, actor_id, command, attempts, last_error FROM akter.actor_outbox")
         self.ticks = rows("SELECT canary, number, extract(epoch FROM at)::float8 FROM public.soak_ticks ORDER BY canary, number, at")
         self.rests = dict(rows(RESTS))
@@ -58,6 +72,8 @@ class Stored:
             self.runs[tag].append(float(at))
 
 
+TURNS = """SELECT actor_id, (outcome::json->>'ok')::integer, xmin::text, (committed_at_ms / 1000.0)::float8 FROM akter.actor_receipts
+    WHERE actor_type = 'Node' AND outcome::json->>'ok' IS NOT NULL"""
 RESTS = "SELECT actor_id, committed_at_ms / 1000.0::float8 FROM akter.actor_receipts WHERE actor_type = 'Canary' AND command = 'rest'"
 
 
@@ -106,13 +122,13 @@ def _histories(stored: Stored, found: Findings) -> None:
 def _sent(stored: Stored) -> list[Wanted]:
     """What turns asked for, as their actors' committed states say."""
     wanted: list[Wanted] = []
-    for value, _ in stored.states.values():
+    for actor, (value, _) in stored.states.items():
         latest: dict[str, tuple[int, Wanted]] = {}
         for turn, verb, tag, id, target, member, key in value["sent"]:
             if key and key in latest:
                 # The last word on this key: until the commit nothing of it existed.
                 before, replaced = latest.pop(key)
-                wanted.append(replaced._replace(fate="never" if before == turn else "may"))
+                wanted.append(replaced._replace(fate="never" if before == turn else "may", ended_by=(actor, turn)))
             if verb == "keyed":
                 latest[key] = turn, Wanted(tag, id, target, member)
             elif verb == "send":
@@ -157,11 +173,16 @@ def _messages(stored: Stored, wanted: list[Wanted], found: Findings) -> None:
         # What is sent again under its id after it was delivered is delivered again, and its receipt answers.
         if one.fate != "never" and len(goings) != 1 and not (goings and one.id == one.tag):
             found.wrong.append(f"{one}: left the outbox {len(goings)} times")
-        if kept and any(attempts == 0 for attempts, _ in goings):
+        if kept and any(going.attempts == 0 for going in goings):
             found.wrong.append(f"{one}: took effect although nobody had claimed it when it was cancelled")
+        if one.fate == "may" and goings and one.ended_by in stored.turns:
+            xid, at = stored.turns[one.ended_by]
+            # Whoever did not take the row out with its own commit found it gone.
+            if goings[0].xid != xid and goings[0].at > at + CLOSE:
+                found.wrong.append(f"{one}: was still pending {goings[0].at - at:.2f} s after it had been replaced or cancelled")
         fates[one.fate if one.fate != "may" else f"may, {'did' if kept else 'did not'}"] += 1
         if one.fate == "may" and kept:
-            late.append(max(stored.runs[one.tag]) - goings[0][1] if goings and stored.runs[one.tag] else 0.0)
+            late.append(max(stored.runs[one.tag]) - goings[0].at if goings and stored.runs[one.tag] else 0.0)
         if kept and not stored.runs[one.tag]:
             found.wrong.append(f"{one}: took effect, and no handler ran")
     found.wrong += [f"a receipt that nobody asked for: {one}" for one in receipts]
@@ -171,7 +192,7 @@ def _messages(stored: Stored, wanted: list[Wanted], found: Findings) -> None:
     found.numbers["replaced or cancelled after their claim, and happened"] = fates["may, did"]
     found.numbers["latest of these began after its cancellation (s)"] = round(max(late, default=0.0), 2)
     found.numbers["taken back in their own turn"] = fates["never"]
-    found.numbers["claimed more than once"] = sum(attempts > 1 for goings in stored.gone.values() for attempts, _ in goings)
+    found.numbers["claimed more than once"] = sum(going.attempts > 1 for goings in stored.gone.values() for going in goings)
     found.numbers["handlers run more than once"] = sum(len(runs) > 1 for runs in stored.runs.values())
     found.numbers["runs of handlers"] = sum(map(len, stored.runs.values()))
 

@@ -11,9 +11,9 @@ CREATE = """
 CREATE TABLE public.soak_effects (tag text NOT NULL, actor text NOT NULL, number integer NOT NULL);
 CREATE TABLE public.soak_ticks (canary text NOT NULL, number integer NOT NULL, at timestamptz NOT NULL);
 CREATE TABLE public.soak_outside (tag text PRIMARY KEY, id text NOT NULL, target text NOT NULL, member text NOT NULL);
-CREATE TABLE public.soak_gone (id text NOT NULL, attempts integer NOT NULL, at timestamptz NOT NULL);
+CREATE TABLE public.soak_gone (id text NOT NULL, attempts integer NOT NULL, at timestamptz NOT NULL, xid text NOT NULL);
 CREATE FUNCTION public.soak_goes() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
-    INSERT INTO public.soak_gone VALUES (OLD.intent_id, OLD.attempts, clock_timestamp());
+    INSERT INTO public.soak_gone VALUES (OLD.intent_id, OLD.attempts, clock_timestamp(), pg_current_xact_id()::text);
     RETURN NULL;
 END $$;
 CREATE TRIGGER soak_goes AFTER DELETE ON akter.actor_outbox FOR EACH ROW EXECUTE FUNCTION public.soak_goes();
