@@ -13,7 +13,7 @@ SLOW = 0.02
 """Seconds after which a handler is too slow to let others wait for its commit."""
 
 Unit: TypeAlias = "list[list[Delivery]]"
-"""What one thread does, batch after batch; each batch is a transaction of messages for different actors."""
+"""What one thread does, batch after batch; each batch is a transaction."""
 
 
 class Pace:
@@ -34,20 +34,21 @@ class Pace:
 def plan(ready: Sequence[Delivery], pace: Pace, most: int) -> list[Unit]:
     """The units that deliver these messages, each actor's in their order: its turns would only wait for each other's lock.
 
-    Actors all of whose messages may share come together, up to `most`; each of the others is a unit of its own.
+    Actors all of whose messages may share come together, up to `most` messages; each of the others is a unit of its own.
     """
     actors: dict[Address, list[Delivery]] = {}
     for delivery in ready:
         actors.setdefault(delivery.call.address, []).append(delivery)
     units: list[Unit] = []
-    sharing: list[list[Delivery]] = []
+    batch: list[Delivery] = []
     for deliveries in actors.values():
-        if most > 1 and all(pace.may_share(delivery.call.command) for delivery in deliveries):
-            sharing.append(deliveries)
-        else:
+        if most == 1 or not all(pace.may_share(delivery.call.command) for delivery in deliveries):
             units.append([[delivery] for delivery in deliveries])
-    for start in range(0, len(sharing), most):
-        together = sharing[start : start + most]
-        rounds = max(map(len, together))
-        units.append([[deliveries[round] for deliveries in together if round < len(deliveries)] for round in range(rounds)])
+        elif len(deliveries) > most:
+            units.append([deliveries[start : start + most] for start in range(0, len(deliveries), most)])
+        else:
+            if not batch or len(batch) + len(deliveries) > most:
+                batch = []
+                units.append([batch])
+            batch += deliveries
     return units

@@ -35,7 +35,7 @@ class Deliverer:
         self.pace = Pace()
 
     def deliver(self, batch: Sequence[Delivery]) -> list[Delivery]:
-        """Deliver one message, or messages for different actors together; returns those that must run again, alone."""
+        """Deliver one message, or messages that share a transaction; returns those that must run again, alone."""
         faults, asked = self._around.faults, time.perf_counter()
         try:
             for delivery in batch:

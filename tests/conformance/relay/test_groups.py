@@ -195,6 +195,40 @@ def test_every_actor_takes_its_messages_in_their_order_and_none_twice(one: Node,
     assert set(handled.taken.values()) == {1}
 
 
+def test_messages_for_one_actor_share_a_transaction_each_on_what_the_one_before_left(one: Node, beside: Any) -> None:
+    one.app.actor(Mailbox, "m").take("before")
+    kinds = ["take", "refuse", "hit", "take"]
+    with one.app.engine.begin() as connection:
+        staging = one.app.within(connection)
+        for number, kind in enumerate(kinds):
+            staging.send(getattr(one.app.actor(Mailbox, "m"), kind), f"{kind}-{number}")
+            connection.exec_driver_sql("SELECT pg_sleep(0.002)")
+    settle(one.app, one.runner)
+    found = inspect(one.app, one.app.actor(Mailbox, "m"))
+    assert found.state == {"letters": ["before", "take-0", "take-3"]}
+    assert (found.version, found.event_sequence, [event["sequence"] for event in found.events]) == (2, 3, [1, 2, 3])
+    assert [event["value"] for event in found.events] == [f'{{"letter":"{name}"}}' for name in found.state["letters"]]
+    assert [receipt.outcome for receipt in found.receipts if receipt.command == "take"] == [{"ok": count} for count in (1, 2, 3)]
+    assert len(found.receipts) == 4
+    assert beside("SELECT attempts FROM {akter}.actor_outbox") == [(1,)]
+    assert handled.order == ["before", *(f"{kind}-{number}" for number, kind in enumerate(kinds))]
+
+
+def test_followers_of_a_member_that_left_follow_it(one: Node, beside: Any) -> None:
+    kinds = ["take", "file", "take", "take"]
+    with one.app.engine.begin() as connection:
+        staging = one.app.within(connection)
+        for number, kind in enumerate(kinds):
+            staging.send(getattr(one.app.actor(Mailbox, "m"), kind), f"{kind}-{number}")
+            connection.exec_driver_sql("SELECT pg_sleep(0.002)")
+    send_many(one.app, ["other"])
+    settle(one.app, one.runner)
+    assert letters(one.app, "m")[0] == "take-0"
+    assert sorted(letters(one.app, "m")) == sorted(f"{kind}-{number}" for number, kind in enumerate(kinds))
+    assert letters(one.app, "box-other") == ["other"]
+    assert beside.count("actor_outbox") == 0
+
+
 def test_a_message_delivered_twice_in_a_group_takes_effect_once(one: Node, beside: Any) -> None:
     send_many(one.app, ["a", "b", "c"])
     kept = beside("SELECT * FROM {akter}.actor_outbox")
