@@ -31,6 +31,9 @@ CLAIM = {
 """A claim of a runner with all its seats free."""
 
 
+PLANS = ("custom", "generic")
+
+
 def timers(url: str, directory: Path, options: argparse.Namespace) -> dict[str, Any]:
     """The rate of a drain beside future timers and without any, and the rows and pages that a claim reads."""
     with opened(url, directory, [OURS], options.jobs, options.keys) as (alone, _):
@@ -48,27 +51,30 @@ def timers(url: str, directory: Path, options: argparse.Namespace) -> dict[str, 
             for queue in queues.values():
                 queue.count = least
             found = rounds({name: partial(queue.drain, 1, options.seconds) for name, queue in queues.items()}, options.pairs)
-            claims = {name: explained(queue) for name, queue in queues.items()}
-    results = {name: {"rate": spread(runs), "ratio": ratio(runs, found["none"]), **claims[name]} for name, runs in found.items()}
+            for queue in queues.values():
+                queue.count = least
+            claims = {name: {plan: explained(queue, plan) for plan in PLANS} for name, queue in queues.items()}
+    results = {name: {"rate": spread(runs), "ratio": ratio(runs, found["none"]), "claims": claims[name]} for name, runs in found.items()}
     return {"rates": found, "results": results}
 
 
 def timers_table(result: dict[str, Any]) -> str:
     """Its table."""
     lines = [
-        (name, said(one["rate"], 0), said(one["ratio"]), one["due"], one["rows"], one["pages"], f"{one['ms']:.2f}")
+        (name, said(one["rate"], 0), said(one["ratio"]), plan, claim["due"], claim["rows"], claim["pages"], f"{claim['ms']:.2f}")
         for name, one in result["results"].items()
+        for plan, claim in one["claims"].items()
     ]
-    return rows(("beside", "turns per s", "ratio", "rows due", "rows read per claim", "pages per claim", "claim, ms"), lines)
+    return rows(("beside", "turns per s", "ratio", "a claim's plan", "rows due", "rows it reads", "pages", "ms"), lines)
 
 
-def explained(queue: Queue, plan: str = "force_custom_plan") -> dict[str, Any]:
+def explained(queue: Queue, plan: str) -> dict[str, Any]:
     """What one claim reads while jobs are due, by EXPLAIN ANALYZE; it is rolled back."""
     with place.connect(queue.url) as connection:
         queue._clear(connection)
         with connection.transaction(force_rollback=True):
             queue.give(connection)
-            connection.execute(f"SET LOCAL plan_cache_mode = {plan}".encode())
+            connection.execute(f"SET LOCAL plan_cache_mode = force_{plan}_plan".encode())
             statement = compile_core(claim.intents(), SCHEMA)
             connection.execute(b"PREPARE claim AS " + statement.sql)
             given = {**statement.constants, **CLAIM}
