@@ -68,6 +68,7 @@ class Relay:
         self.lane, self._settings, self._lease = lane, settings, lease
         self._lock, self._stopping = threading.Lock(), False
         self._first = 0
+        self._alike = settings.lanes.get("intents", 0)
 
     def wait(self) -> float:
         """Do one pass, and say how long to wait for the next; what the relay's loop runs."""
@@ -149,7 +150,10 @@ class Relay:
             return
         pace, most = self._deliverer.pace, self._settings.group
         units = plan(ready, pace, most)
-        self.lane.sharing = full and most > 1 and not unread and all(pace.may_share(delivery.call.command) for delivery in ready)
+        alike = most > 1 and not unread and all(pace.may_share(delivery.call.command) for delivery in ready)
+        # Once others were mixed in, a few are no proof: most of a full claim would find no thread and be given back.
+        self._alike = self._alike + len(ready) if alike else 0
+        self.lane.sharing = full and self._alike >= self.lane.seats
         if unread:
             self._run(len(unread), partial(self._refuse, unread), [])
         room = max(0, self.lane.idle_threads())
