@@ -1,12 +1,12 @@
 """Fixtures for tests on a real PostgreSQL: a server per session, a migrated database per test, an app on it.
 
-Set `AKTER_TEST_DATABASE_URL` to a server of your own (a role that may create databases); otherwise the embedded one is started.
+Set `AKTER_TEST_DATABASE_URL` to a database of your own; otherwise the embedded server is started. A role that may create databases gets
+a clone for each test; for another one, the given database is migrated and emptied before each test.
 `AKTER_TEST_SCHEMA` names the PostgreSQL schema of akter's tables.
 """
 
 from __future__ import annotations
 
-import itertools
 import os
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
@@ -45,32 +45,14 @@ def akter_server() -> Iterator[Callable[[str], str]]:
 @pytest.fixture(scope="session")
 def akter_clone(akter_server: Callable[[str], str], akter_schema: str) -> Iterator[Callable[[], str]]:
     """A function that makes a fresh migrated database and returns its URL."""
-    import sqlalchemy
+    from sqlalchemy.engine import make_url
 
-    from akter import schema
+    from akter.testing.databases import databases
 
-    admin = sqlalchemy.create_engine(akter_server("postgres"), isolation_level="AUTOCOMMIT", poolclass=sqlalchemy.NullPool)
-    tag = f"akter_test_{os.getpid()}"
-    template, number, made = f"{tag}_template", itertools.count(1), list[str]()
-    with admin.connect() as connection:
-        connection.exec_driver_sql(f'CREATE DATABASE "{template}"')
-        engine = sqlalchemy.create_engine(akter_server(template), poolclass=sqlalchemy.NullPool)
-        schema.upgrade(engine, schema=akter_schema)
-        copy = "STRATEGY FILE_COPY" if connection.dialect.server_version_info >= (15,) else ""  # type: ignore[operator]
-
-        def clone() -> str:
-            # Dropped one test late: a database whose last client has just left makes DROP wait.
-            while len(made) > 2:
-                connection.exec_driver_sql(f'DROP DATABASE IF EXISTS "{made.pop(0)}" WITH (FORCE)')
-            name = f"{tag}_{next(number)}"
-            connection.exec_driver_sql(f'CREATE DATABASE "{name}" TEMPLATE "{template}" {copy}')
-            made.append(name)
-            return akter_server(name)
-
+    url = os.environ.get("AKTER_TEST_DATABASE_URL")
+    given = (make_url(url).database if url else None) or "postgres"
+    with databases(akter_server, given, akter_schema) as clone:
         yield clone
-        for name in (*made, template):
-            connection.exec_driver_sql(f'DROP DATABASE IF EXISTS "{name}" WITH (FORCE)')
-    admin.dispose()
 
 
 @pytest.fixture
