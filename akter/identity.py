@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import re
 import time
 import uuid
 from dataclasses import dataclass
 from typing import Literal, NamedTuple, cast
+
+import msgspec
 
 from akter.errors import InvalidCommandId, PayloadInvalid
 
@@ -41,8 +42,8 @@ class Address(NamedTuple):
 def routing_key(placement: Placement, tenant: str, kind: str, id: str) -> int:
     """Hash an actor to a signed 64-bit number that never changes between processes and versions."""
     parts: list[object] = [ENCODING, placement, tenant] if placement == "tenant" else [ENCODING, placement, tenant, kind, id]
-    text = json.dumps(parts, ensure_ascii=False, separators=(",", ":"))
-    return int.from_bytes(hashlib.blake2b(text.encode()).digest()[:8], "big", signed=True)
+    text = msgspec.json.encode(parts)
+    return int.from_bytes(hashlib.blake2b(text).digest()[:8], "big", signed=True)
 
 
 def address(placement: Placement, tenant: str, kind: str, id: str) -> Address:

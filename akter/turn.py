@@ -15,7 +15,7 @@ from akter.capability import left
 from akter.errors import AkterError, Defect, OutcomeUnknown, Unavailable
 from akter.member import Member, Surroundings
 from akter.sql import BACK_TO_SAVEPOINT, OwnSql
-from akter.store import failure
+from akter.store import failure, plans
 from akter.store import turn as statements
 from akter.store.flight import Line, Lost, StatementFailed, raw
 from akter.store.rows import key, parameters
@@ -80,12 +80,14 @@ class Turn:
         lines = [
             _BEGIN,
             Line(get(statements.settings), self._limits()),
+            # In a group no handler has SQL of its own that this could disturb.
+            *([Line(get(plans.generic), {})] if many else []),
             # Two statements: the read must see what the winner committed while the lock waited for it.
             Line(get(statements.lock, many), values),
             Line(get(statements.read, many), values),
         ]
         try:
-            answer = self._wire.fly(lines, left(self._deadline) + _GRACE)[3].rows
+            answer = self._wire.fly(lines, left(self._deadline) + _GRACE)[-1].rows
         except StatementFailed as failed:
             if failed.error.sqlstate == "55P03":
                 raise Unavailable(f"{calls[0].address} is busy with another turn", command_id=calls[0].id) from failed.error

@@ -26,7 +26,7 @@ from akter.runner.intent import Deliverer
 from akter.runner.lane import PATIENCE, Lane
 from akter.runner.message import Delivery, read
 from akter.runner.settings import Settings
-from akter.store import claim, failure
+from akter.store import claim, failure, plans
 from akter.store.claim import Claimed
 from akter.store.flight import Line, Lost, StatementFailed
 from akter.store.wire import Statements, Wire
@@ -125,7 +125,8 @@ class Relay:
         }
         with Wire(self._engine, self._statements) as wire:
             try:
-                answer = wire.fly([Line(self._statements.get(claim.intents), values)], _SECONDS)[0].rows
+                lines = [Line(self._statements.get(plans.generic_and_soon), {}), Line(self._statements.get(claim.intents), values)]
+                answer = wire.fly(lines, _SECONDS)[1].rows
             except StatementFailed as failed:
                 raise failure.of_statement(failed.error, "", self._statements.schema) from failed.error
             except Lost as lost:

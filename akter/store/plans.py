@@ -1,0 +1,28 @@
+"""How PostgreSQL plans akter's larger statements: once per connection, by index, whatever the tables looked like then.
+
+These statements are of one shape, and planning them costs as much as running them. A generic plan that was made while a table was
+empty lives on, so it must not be one that reads the whole table.
+"""
+
+from __future__ import annotations
+
+from sqlalchemy import func, literal_column, select, true
+from sqlalchemy.sql.selectable import ExecutableReturnsRows
+
+_GENERIC = {"plan_cache_mode": "force_generic_plan", "enable_seqscan": "off", "jit": "off"}
+
+
+def generic() -> ExecutableReturnsRows:
+    """Plan the statements of this transaction once for all."""
+    return _set(_GENERIC)
+
+
+def generic_and_soon() -> ExecutableReturnsRows:
+    """The same, and do not wait for the disk: a claim that a crash of the server takes back is made again, and receipts absorb it."""
+    return _set({**_GENERIC, "synchronous_commit": "off"})
+
+
+def _set(values: dict[str, str]) -> ExecutableReturnsRows:
+    return select(
+        *(func.set_config(literal_column(f"'{name}'"), literal_column(f"'{value}'"), true()).label(name) for name, value in values.items())
+    )
