@@ -11,6 +11,7 @@ import contextlib
 import logging
 import threading
 import time
+import uuid
 import weakref
 from collections.abc import Callable
 from typing import Any
@@ -38,6 +39,7 @@ class Wakes:
 
     def __init__(self, engine: Engine, statements: Statements, hint: bool) -> None:
         self._engine, self._statements, self._hint = engine, statements, hint
+        self.me = str(uuid.uuid4())
         self._local: list[Callable[[], None]] = []
         self._due, self._closed, self._pending = threading.Event(), False, False
         self._moment = self._last_moment = _NEVER
@@ -93,7 +95,7 @@ class Wakes:
 
     def _run(self) -> None:
         connection: psycopg.Connection[Any] | None = None
-        line = Line(self._statements.get(apart.notify), {"channel": apart.channel(self._statements.schema), "said": ""})
+        line = Line(self._statements.get(apart.notify), {"channel": apart.channel(self._statements.schema), "said": self.me})
         link = Link(pooled=True)
         while not self._closed or self._pending:
             self._due.wait(max(0.0, min(60.0, self._moment - time.monotonic())))

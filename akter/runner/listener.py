@@ -34,8 +34,8 @@ _POOLED = 300.0
 class Listener:
     """The thread `akter-listen` on a connection of its own; it connects again when that is lost or says nothing."""
 
-    def __init__(self, engine: Engine, statements: Statements, wake: Callable[[], None]) -> None:
-        self._engine, self._statements, self._wake = engine, statements, wake
+    def __init__(self, engine: Engine, statements: Statements, wake: Callable[[], None], ours: str = "") -> None:
+        self._engine, self._statements, self._wake, self._ours = engine, statements, wake, ours
         self._channel, self._me = apart.channel(statements.schema), str(uuid.uuid4())
         self._connection: psycopg.Connection[Any] | None = None
         self._heard = self._asked = 0.0
@@ -78,7 +78,8 @@ class Listener:
     def _hear(self, connection: psycopg.Connection[Any]) -> None:
         for said in connection.notifies(timeout=0.0):
             self._heard, self._asked = time.monotonic(), 0.0
-            if said.payload != self._me:
+            # What this process says itself woke its runner before it was said.
+            if said.payload not in (self._me, self._ours):
                 self._wake()
 
     def _check(self, connection: psycopg.Connection[Any]) -> None:

@@ -84,7 +84,7 @@ class Runner:
         self.relay = Relay(self._engine, statements, app.actors, self._deliverer, self._lane, self.settings, lambda: self.lease)
         self._loop = Loop("akter-relay", self.relay.wait)
         self._presence, self._sampler = Loop("akter-heartbeat", self._beat), Sampler(app.telemetry, self.incarnation_id)
-        self._listener = Listener(self._engine, around.statements, self.wake) if self.settings.listen else None
+        self._listener = Listener(self._engine, around.statements, self.wake, app.wakes.me) if self.settings.listen else None
         self._pid, self._report = os.getpid(), None
         self._lock, self._stopped = threading.Lock(), threading.Event()
         self._started_at, self._arrived, self._stopping = 0.0, False, False
