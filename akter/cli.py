@@ -5,6 +5,7 @@ To add a command, write it with click in a module of its own and name it in `ELS
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import Generator
 from contextlib import contextmanager
@@ -109,7 +110,7 @@ def migrate(target: Target, revision: str, checking: bool, offline: bool, wait: 
         start, _, end = revision.rpartition(":")
         click.echo(schema.sql(start or "base", end, schema=target.schema, transaction=True), nl=False)
         return
-    lines.show()
+    lines.show(logging.WARNING)
     with target.engine() as engine:
         if checking:
             reason = schema.check(engine, schema=target.schema)

@@ -18,12 +18,12 @@ class Lines(logging.Formatter):
         return " ".join([super().formatMessage(record), *fields])
 
 
-def show() -> None:
-    """Log to standard error, unless the application set up its logging itself."""
+def show(level: int = logging.INFO) -> None:
+    """Log to standard error from this level on, unless the application set up its logging itself."""
     if not logging.getLogger().handlers:
         handler = logging.StreamHandler(sys.stderr)
         handler.setFormatter(Lines())
-        logging.basicConfig(level=logging.INFO, handlers=[handler])
+        logging.basicConfig(level=level, handlers=[handler])
 
 
 def _value(value: object) -> str:

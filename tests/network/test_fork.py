@@ -17,7 +17,7 @@ PROGRAM = Path(__file__).with_name("forking.py")
 @pytest.fixture
 def fork(akter_database: str, akter_schema: str) -> Callable[[str], Any]:
     def run(way: str) -> Any:
-        command = [sys.executable, str(PROGRAM), way, akter_database, akter_schema]
+        command = [sys.executable, "-W", "ignore:This process:DeprecationWarning", str(PROGRAM), way, akter_database, akter_schema]
         ended = subprocess.run(command, capture_output=True, text=True, timeout=100)
         assert (ended.returncode, ended.stderr) == (0, "")
         return json.loads(ended.stdout)

@@ -74,17 +74,15 @@ def test_a_role_without_rights_is_refused_and_its_transaction_goes_on(
         assert outbox() == [id]
 
 
-def test_two_apps_of_two_schemas_share_a_connection(
-    akter_engine: Engine, akter_app: Any, akter_schema: str, shared: Any, outbox: Any
-) -> None:
-    schema.upgrade(akter_engine, schema="other")
-    with akter_app(shared.Inbox) as one, Akter(akter_engine, actors=[shared.Inbox], schema="other") as other:
+def test_two_apps_of_two_schemas_share_a_connection(akter_engine: Engine, akter_app: Any, shared: Any, outbox: Any) -> None:
+    schema.upgrade(akter_engine, schema="second")
+    with akter_app(shared.Inbox) as one, Akter(akter_engine, actors=[shared.Inbox], schema="second") as other:
         with akter_engine.begin() as connection:
             id = one.within(connection).send(one.actor(shared.Inbox, "a").take, "x")
             there = other.within(connection).send(other.actor(shared.Inbox, "a").take, "x")
         assert outbox() == [id]
         with akter_engine.connect() as connection:
-            assert connection.scalars(text("SELECT intent_id FROM other.actor_outbox")).all() == [there]
+            assert connection.scalars(text("SELECT intent_id FROM second.actor_outbox")).all() == [there]
 
 
 def test_a_message_to_an_actor_waits_for_nobody_elses_message_to_it(app: Akter, akter_engine: Engine, shared: Any, outbox: Any) -> None:
