@@ -180,6 +180,8 @@ def test_an_interrupt_in_a_query_leaves_a_clean_connection(
 
 INTERRUPTED = """
 import os, signal, sys, threading, psycopg
+# A shell that starts this in the background has it ignored.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 from akter import Actor, Akter, command
 class Account(Actor):
     "Money."
