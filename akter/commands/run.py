@@ -30,7 +30,14 @@ _LAST_WORDS = 2.0
 @click.option("--lane", "lanes", multiple=True, metavar="FAMILY=SEATS", help="Seats of a work family, such as intents=32.")
 @click.option("--poll", default=1.0, show_default=True, metavar="SECONDS", help="Between looks for due work without a hint.")
 @click.option("--listen/--no-listen", default=True, show_default=True, help="Wait for hints of other processes.")
-@click.option("--grace", default=25.0, show_default=True, metavar="SECONDS", help="For what runs when a signal comes.")
+@click.option(
+    "--grace",
+    default=25.0,
+    show_default=True,
+    type=click.FloatRange(0, 86_400),
+    metavar="SECONDS",
+    help="For what runs when a signal comes.",
+)
 @click.option("--label", metavar="TEXT", help="A name for people; host and process unless given.")
 @click.option("--allow-test-clock", is_flag=True, help="Run although a test moved the database's clock.")
 @click.pass_context

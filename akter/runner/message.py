@@ -75,6 +75,12 @@ class Held:
             for delivery in deliveries:
                 self._held.pop(delivery, None)
 
+    def running(self, deliveries: Iterable[Delivery]) -> list[Delivery]:
+        """Which of these messages a thread of this runner is still in, from an earlier claim."""
+        with self._lock:
+            begun = {(held.call.id, held.call.address) for held in self._held if held.begun}
+        return [delivery for delivery in deliveries if (delivery.call.id, delivery.call.address) in begun]
+
     def begin(self, deliveries: Sequence[Delivery]) -> tuple[list[Delivery], list[Delivery]]:
         """Which of them may be delivered now, and which outlived their lease while they waited; those given back are neither."""
         now = time.monotonic()

@@ -13,7 +13,7 @@ import uuid
 import weakref
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import sqlalchemy.exc
 from sqlalchemy import Connection, Engine, event
@@ -29,7 +29,7 @@ from akter.runner.loop import Loop
 from akter.runner.message import Held
 from akter.runner.relay import Relay
 from akter.runner.sampling import Sampler
-from akter.runner.settings import Settings
+from akter.runner.settings import DEFAULT_SEATS, Settings
 from akter.runner.settler import Settler
 from akter.store import presence
 from akter.tables import SCHEMA
@@ -68,11 +68,12 @@ class Runner:
 
     def __init__(self, app: Akter, *, lanes: Mapping[str, int] | None = None, label: str | None = None, **options: Any) -> None:
         if lanes is not None:
-            options["lanes"] = lanes
+            # A family that is not named keeps its seats: naming one must not silence another.
+            options["lanes"] = {"intents": DEFAULT_SEATS, **lanes} if isinstance(cast(object, lanes), Mapping) else lanes
         try:
             self.settings = Settings(**options)
         except TypeError as problem:
-            raise ConfigurationError(f"Runner: {problem}") from None
+            raise ConfigurationError(str(problem).replace("Settings.__init__()", "Runner()")) from None
         self.app, self.incarnation_id = app, str(uuid.uuid4())
         self.label = label or f"{socket.gethostname()}:{os.getpid()}"
         self._engine, room = _engine(app.engine)

@@ -26,6 +26,7 @@ from akter.runner.intent import Deliverer
 from akter.runner.lane import PATIENCE, Lane
 from akter.runner.message import Delivery, read
 from akter.runner.settings import Settings
+from akter.runner.settler import about
 from akter.store import claim, failure, plans
 from akter.store.claim import Claimed
 from akter.store.flight import Line, Lost, StatementFailed
@@ -145,6 +146,11 @@ class Relay:
             except BaseException as problem:  # noqa: BLE001 - a row that cannot be read must not keep the others from their threads
                 hop.retried(problem)
                 unread.append((row, problem))
+        for delivery in self._held.running(ready):
+            # Its lease is over, and its handler has not returned: another try would take another thread from the others.
+            ready.remove(delivery)
+            delivery.call.hop.released()
+            logger.warning("relay.still_running", extra=about(delivery.row))
         self._held.add(ready)
         if self._stopping:
             self._give_back(ready)
@@ -211,12 +217,12 @@ class Relay:
             self.lane.leave(len(given))
         return list(again[::parts])
 
-    def _give_back(self, deliveries: Sequence[Delivery] | None) -> None:
+    def _give_back(self, deliveries: Sequence[Delivery] | None, *, begun: bool = False) -> None:
         waiting = self._held.give_back(deliveries)
         for delivery in waiting:
             delivery.call.hop.released()
         try:
-            released = self._settler.release([delivery.row for delivery in waiting])
+            released = self._settler.release([delivery.row for delivery in waiting], begun=begun)
         except AkterError as problem:
             logger.warning("relay.release_failed", extra={"akter_rows": len(waiting), "akter_reason": str(problem)[:500]})
         else:
@@ -252,7 +258,7 @@ class Relay:
         """Claim nothing more, and give back all that is held; what still runs is rolled back by the end of the process."""
         self._stopping = True
         self._held.pause()
-        self._give_back(None)
+        self._give_back(None, begun=True)
 
     def held(self) -> list[str]:
         """The ids of the messages this runner holds."""

@@ -12,6 +12,8 @@ from akter.errors import ConfigurationError
 FAMILIES = ("intents", "jobs", "feed", "control", "subscription")
 """The work families; each has seats of its own, so none ever waits for another's."""
 
+DEFAULT_SEATS = 64
+
 MAX_SECONDS = 2_147_483.647
 MAX_HEARTBEAT = 10.0
 
@@ -25,7 +27,7 @@ class Settings:
     `ranges`: the buckets it claims from.
     """
 
-    lanes: Mapping[str, int] = field(default_factory=lambda: {"intents": 64})
+    lanes: Mapping[str, int] = field(default_factory=lambda: {"intents": DEFAULT_SEATS})
     poll: float = 1.0
     claim_lease: float | None = None
     max_backoff: float = 256.0

@@ -63,12 +63,17 @@ class Settler:
         """Delete delivered rows; raises `Unavailable`."""
         self._fly(self.done(rows), len(rows), wire)
 
-    def release(self, rows: Sequence[Claimed]) -> int:
-        """Make rows due at once, for any runner; returns how many were still this runner's. Raises `Unavailable`."""
+    def release(self, rows: Sequence[Claimed], *, begun: bool = False) -> int:
+        """Make rows due at once, for any runner; returns how many were still this runner's. Raises `Unavailable`.
+
+        A row that nobody has `begun` to deliver gets its attempt back, so that waiting for a thread never looks like failing.
+        """
         if not rows:
             return 0
         with Wire(self._engine, self._statements) as wire:
-            return self._fly(self._line(settle.release, "free_", [claim_of(row) for row in rows]), len(rows), wire)
+            return self._fly(
+                self._line(settle.release, "free_", [{**claim_of(row), "refund": 0 if begun else 1} for row in rows]), len(rows), wire
+            )
 
     def wait(self, failed: Sequence[tuple[Claimed, BaseException]], wire: Wire | None = None) -> None:
         """Let rows wait for their next try, and park those that can never succeed. What cannot be written waits for its lease's end.

@@ -37,6 +37,7 @@ _TYPES: dict[str, TypeEngine[Any]] = {
     "due_at_ms": BigInteger(),
     "claimed_until_ms": BigInteger(),
     "last_error": Text(),
+    "refund": Integer(),
     "event": Text(),
     "count": Integer(),
     "ord": Integer(),

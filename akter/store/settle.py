@@ -35,9 +35,14 @@ def back_off() -> ExecutableReturnsRows:
 
 
 def release() -> ExecutableReturnsRows:
-    """Make claimed rows due at once, for another runner; returns how many were still this runner's."""
-    rows = source("free_", CLAIM, True)
-    moved = update(outbox).values(due_at_ms=now_ms()).where(_held(rows)).returning(outbox.c.bucket)
+    """Make claimed rows due at once, for another runner, and take back the attempt that was not made (`refund` 1).
+
+    Returns how many were still this runner's.
+    """
+    rows = source("free_", (*CLAIM, "refund"), True)
+    moved = (
+        update(outbox).values(due_at_ms=now_ms(), attempts=outbox.c.attempts - rows.c.refund).where(_held(rows)).returning(outbox.c.bucket)
+    )
     return select(func.count(type_=Integer())).select_from(moved.cte("released"))
 
 
