@@ -73,7 +73,8 @@ class Runner:
         try:
             self.settings = Settings(**options)
         except TypeError as problem:
-            raise ConfigurationError(str(problem).replace("Settings.__init__()", "Runner()")) from None
+            said = str(problem).replace("Settings.__init__() got an unexpected keyword argument", "there is no option")
+            raise ConfigurationError(f"Runner: {said}") from None
         self.app, self.incarnation_id = app, str(uuid.uuid4())
         self.label = label or f"{socket.gethostname()}:{os.getpid()}"
         self._engine, room = _engine(app.engine)
