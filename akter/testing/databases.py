@@ -6,6 +6,7 @@ import itertools
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import psycopg
 from sqlalchemy import Connection, NullPool, create_engine, inspect
@@ -61,7 +62,7 @@ def _migrate(url: str, schema_name: str) -> None:
 
 def _cloning(connection: Connection, url: Callable[[str], str], tag: str, template: str, made: list[str]) -> Callable[[], str]:
     number = itertools.count(1)
-    version = connection.dialect.server_version_info or (0,)
+    version: Any = connection.dialect.server_version_info or (0,)
     how = "STRATEGY FILE_COPY" if version >= (15,) else ""
 
     def clone() -> str:
