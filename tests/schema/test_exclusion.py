@@ -33,8 +33,9 @@ def until(database: Any, statement: str) -> Any:
 
 HOLDERS = (
     "SELECT l.pid FROM pg_locks l JOIN pg_stat_activity a USING (pid)"
-    " WHERE locktype = 'advisory' AND granted AND datname = current_database()"
+    " WHERE locktype = 'advisory' AND granted AND datname = current_database() AND application_name = 'akter migrate'"
 )
+"""Migrations that hold the lock and have their own settings."""
 
 
 @pytest.mark.parametrize("attempt", range(3))
@@ -89,8 +90,8 @@ def test_a_frozen_migration_is_named_to_those_who_wait(database: Any, longer: An
 
 
 def test_a_frozen_migration_is_ended_by_the_server_and_says_so_when_it_wakes(database: Any, longer: Any) -> None:
-    longer.write(up=SLOW_CLIENT.replace("60", "1"))
-    migrator = longer.command(database, "migrate", first="lock.IDLE_TIMEOUT = '500ms'")
+    longer.write(up=SLOW_CLIENT.replace("60", "5"))
+    migrator = longer.command(database, "migrate", first="lock.IDLE_TIMEOUT = '3s'")
     until(database, HOLDERS)
     os.kill(migrator.pid, signal.SIGSTOP)
     try:
