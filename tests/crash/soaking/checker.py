@@ -98,7 +98,7 @@ def check(stored: Stored, orders: Iterable[Any]) -> Findings:
 
 
 def _histories(stored: Stored, found: Findings) -> None:
-    """Numbered from one without a gap or a double, as often as the state was written, each with its receipt."""
+    """Numbered from one without a gap or a double, at least as often as the state was written, each with its receipt."""
     answered: dict[str, list[int]] = defaultdict(list)
     for actor, _, command, outcome in stored.receipts:
         said = json.loads(outcome)
@@ -110,7 +110,8 @@ def _histories(stored: Stored, found: Findings) -> None:
         numbers = [number for number, _ in value["history"]]
         if numbers != list(range(1, len(numbers) + 1)):
             found.wrong.append(f"{actor}: a gap or a double in its history: {numbers}")
-        if not len(numbers) == value["count"] == version:
+        # Messages for one actor that are delivered in one transaction write its state once.
+        if not len(numbers) == value["count"] >= version:
             found.wrong.append(f"{actor}: {len(numbers)} lines of history, a count of {value['count']}, written {version} times")
         if sorted(answered[actor]) != sorted(numbers):
             found.wrong.append(f"{actor}: its receipts answered {sorted(answered[actor])} and its history is {numbers}")
