@@ -441,7 +441,7 @@ def test_what_a_value_is_refused_for_is_said_exactly() -> None:
     "kind",
     [
         object,
-        object(),
+        pytest.param(object(), id="an object"),
         complex,
         Fraction,
         Callable[[], int],
