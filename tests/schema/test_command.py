@@ -12,6 +12,7 @@ from akter import cli, schema, schema_state
 from akter.errors import ConfigurationError
 
 HEAD = schema_state.REVISIONS[-1]
+NEXT = f"akter_{len(schema_state.REVISIONS) + 1:04}"
 
 
 def run(*arguments: str, url: str | None = None) -> Result:
@@ -26,9 +27,9 @@ def test_check_tells_whether_and_why(database: Any, longer: Any, monkeypatch: py
     assert (fine.exit_code, fine.output) == (0, "akter: schema akter is what this library needs\n")
     longer.use(monkeypatch)
     old = run("migrate", "--check", url=database.url)
-    assert (old.exit_code, old.output) == (1, "akter: database at akter_0001, library needs akter_0002: run `akter migrate`\n")
+    assert (old.exit_code, old.output) == (1, f"akter: database at {HEAD}, library needs {NEXT}: run `akter migrate`\n")
     moved = run("migrate", url=database.url)
-    assert (moved.exit_code, moved.output) == (0, "akter: schema akter went from akter_0001 to akter_0002\n")
+    assert (moved.exit_code, moved.output) == (0, f"akter: schema akter went from {HEAD} to {NEXT}\n")
 
 
 def test_sql_is_printed_and_nothing_is_asked_of_a_database(database: Any) -> None:

@@ -17,6 +17,7 @@ from akter.errors import ConfigurationError, SchemaError
 
 ROOT = Path(__file__).parents[2]
 HEAD = schema_state.REVISIONS[-1]
+NEXT = f"akter_{len(schema_state.REVISIONS) + 1:04}"
 
 ENV = """
 from alembic import context
@@ -44,7 +45,7 @@ def downgrade():
 """
 REVISIONS = [
     ("a1", None, 'op.create_table("shop", sa.Column("id", sa.Integer, primary_key=True))', 'op.drop_table("shop")'),
-    ("a2", "a1", 'schema.apply(op, "akter_0001", start="base")', 'schema.apply(op, "base", down=True, start="akter_0001")'),
+    ("a2", "a1", f'schema.apply(op, "{HEAD}", start="base")', f'schema.apply(op, "base", down=True, start="{HEAD}")'),
     ("a3", "a2", 'op.add_column("shop", sa.Column("name", sa.Text))', 'op.drop_column("shop", "name")'),
 ]
 
@@ -133,15 +134,15 @@ def test_a_revision_of_the_applications_own_history_migrates(
     database: Any, application: Application, make_database: Any, shared: Any
 ) -> None:
     application.upgrade()
-    assert state(database) == ("a3", "akter_0001")
+    assert state(database) == ("a3", HEAD)
     plain = make_database()
-    schema.upgrade(plain.engine, "akter_0001")
+    schema.upgrade(plain.engine, HEAD)
     with database.engine.connect() as one, plain.engine.connect() as other:
         assert shared.catalog(one) == shared.catalog(other), "the application's naming convention is not ours"
     application.downgrade("a1")
     assert state(database) == ("a1", None)
     application.upgrade()
-    assert state(database) == ("a3", "akter_0001")
+    assert state(database) == ("a3", HEAD)
     application.downgrade("base")
     assert state(database) == (None, None)
 
@@ -149,7 +150,7 @@ def test_a_revision_of_the_applications_own_history_migrates(
 def test_the_applications_own_history_as_sql_text(database: Any, application: Application, capsys: pytest.CaptureFixture[str]) -> None:
     command.upgrade(application.config, "head", sql=True)
     database.run(capsys.readouterr().out)
-    assert state(database) == ("a3", "akter_0001")
+    assert state(database) == ("a3", HEAD)
     assert schema.check(database.engine) is None
     command.downgrade(application.config, "a3:a1", sql=True)
     database.run(capsys.readouterr().out)
@@ -158,7 +159,7 @@ def test_the_applications_own_history_as_sql_text(database: Any, application: Ap
 
 
 def test_offline_sql_does_not_guess_where_the_schema_is(application: Application) -> None:
-    application.write("a2", "a1", 'schema.apply(op, "akter_0001")', "pass")
+    application.write("a2", "a1", f'schema.apply(op, "{HEAD}")', "pass")
     with pytest.raises(ConfigurationError, match="start="):
         command.upgrade(application.config, "head", sql=True)
 
@@ -190,29 +191,29 @@ class TestTwoHistories:
         longer.use(monkeypatch)
         schema.upgrade(database.engine)
         application.upgrade()
-        assert state(database) == ("a3", "akter_0002")
+        assert state(database) == ("a3", NEXT)
 
     def test_nor_does_an_older_library(self, database: Any, application: Application, longer: Any) -> None:
         with pytest.MonkeyPatch.context() as newer:
             longer.use(newer)
             schema.upgrade(database.engine)
         application.upgrade()
-        assert state(database) == ("a3", "akter_0002")
-        with pytest.raises(SchemaError, match="akter_0002, which is newer than akter_0001"):
+        assert state(database) == ("a3", NEXT)
+        with pytest.raises(SchemaError, match=f"{NEXT}, which is newer than {HEAD}"):
             application.downgrade("a1")
-        assert state(database) == ("a3", "akter_0002")
+        assert state(database) == ("a3", NEXT)
 
     def test_one_step_at_a_time_and_in_other_schemas(
         self, database: Any, application: Application, longer: Any, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         longer.use(monkeypatch)
-        application.write("a4", "a3", 'schema.apply(op, "akter_0002")', 'schema.apply(op, "akter_0001", down=True)')
+        application.write("a4", "a3", f'schema.apply(op, "{NEXT}")', f'schema.apply(op, "{HEAD}", down=True)')
         application.write("a5", "a4", 'schema.apply(op, "head", schema="other")', 'schema.apply(op, "base", schema="other", down=True)')
         application.upgrade()
-        assert state(database) == ("a5", "akter_0002")
-        assert database.one("SELECT version_num FROM other.alembic_version") == "akter_0002"
+        assert state(database) == ("a5", NEXT)
+        assert database.one("SELECT version_num FROM other.alembic_version") == NEXT
         application.downgrade("a3")
-        assert state(database) == ("a3", "akter_0001")
+        assert state(database) == ("a3", HEAD)
         assert database.one("SELECT to_regclass('other.alembic_version')") is None
 
     def test_a_failing_revision_of_the_application_takes_all_of_it_back(self, database: Any, application: Application) -> None:
@@ -299,7 +300,7 @@ def test_the_settings_of_the_database_do_not_matter(database: Any, longer: Any) 
         f"ALTER DATABASE {name} SET search_path = ''; ALTER DATABASE {name} SET default_transaction_read_only = on"
     )
     done = longer.command(database, "migrate").ended()
-    assert (done.returncode, done.out) == (0, "akter: created schema akter at akter_0002\n"), done.err
+    assert (done.returncode, done.out) == (0, f"akter: created schema akter at {NEXT}\n"), done.err
 
 
 def test_logging_is_left_as_it_is(engine: Engine) -> None:

@@ -17,6 +17,7 @@ from akter import schema, schema_lock, schema_state
 from akter.errors import SchemaError
 
 HEAD = schema_state.REVISIONS[-1]
+NEXT = f"akter_{len(schema_state.REVISIONS) + 1:04}"
 SLOW_STATEMENT = 'op.execute(f"CREATE TABLE {schema}.half (x int)"); op.execute("SELECT pg_sleep(60)")'
 SLOW_CLIENT = 'op.execute(f"CREATE TABLE {schema}.half (x int)"); import time; time.sleep(60)'
 
@@ -135,7 +136,7 @@ class TestAReader:
             assert moves == []
             reader.rollback()
             migrator.join(20)
-        assert moves == [("akter_0001", "akter_0002")]
+        assert moves == [(HEAD, NEXT)]
         (said, *_) = [record for record in caplog.records if record.message == "schema.locked"]
         assert said.__dict__["akter_sessions"].startswith("pid ")
         assert "long report" in said.__dict__["akter_sessions"]
@@ -151,4 +152,4 @@ class TestAReader:
         with engine.begin() as connection, pytest.raises(SchemaError, match=f"pid {pid}, long report"):
             schema.upgrade(connection)
         with engine.connect() as connection:
-            assert connection.scalar(text("SELECT version_num FROM akter.alembic_version")) == "akter_0001"
+            assert connection.scalar(text("SELECT version_num FROM akter.alembic_version")) == HEAD

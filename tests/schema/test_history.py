@@ -15,6 +15,9 @@ from sqlalchemy import Engine, MetaData, text
 from akter import schema, schema_state
 from akter.tables import metadata
 
+HEAD = schema_state.REVISIONS[-1]
+NEXT = f"akter_{len(schema_state.REVISIONS) + 1:04}"
+
 
 def test_from_zero_it_leads_to_the_tables_of_the_library(make_database: Any, shared: Any) -> None:
     migrated, created = make_database().engine, make_database().engine
@@ -73,9 +76,9 @@ def test_a_second_upgrade_changes_nothing(database: Any) -> None:
 def test_the_next_revision_is_applied_and_taken_back_alone(database: Any, longer: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     schema.upgrade(database.engine)
     longer.use(monkeypatch)
-    assert schema.upgrade(database.engine) == ("akter_0001", "akter_0002")
-    assert schema.upgrade(database.engine, "akter_0001") == ("akter_0002", "akter_0002"), "an upgrade never goes back"
-    assert schema.downgrade(database.engine, "akter_0001") == ("akter_0002", "akter_0001")
+    assert schema.upgrade(database.engine) == (HEAD, NEXT)
+    assert schema.upgrade(database.engine, HEAD) == (NEXT, NEXT), "an upgrade never goes back"
+    assert schema.downgrade(database.engine, HEAD) == (NEXT, HEAD)
 
 
 @pytest.mark.parametrize("transaction", [False, True])
@@ -90,14 +93,14 @@ def test_offline_sql_makes_what_an_upgrade_makes(make_database: Any, shared: Any
 
 def test_offline_and_online_steps_can_follow_each_other(database: Any, longer: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     longer.use(monkeypatch)
-    database.run(schema.sql("base", "akter_0001"))
-    assert schema.upgrade(database.engine) == ("akter_0001", "akter_0002")
-    database.run(schema.sql("akter_0002", "base"))
-    assert schema.upgrade(database.engine, "akter_0001") == (None, "akter_0001")
-    database.run(schema.sql("akter_0001", "akter_0002"))
+    database.run(schema.sql("base", HEAD))
+    assert schema.upgrade(database.engine) == (HEAD, NEXT)
+    database.run(schema.sql(NEXT, "base"))
+    assert schema.upgrade(database.engine, HEAD) == (None, HEAD)
+    database.run(schema.sql(HEAD, NEXT))
     schema.downgrade(database.engine, "base")
     database.run(schema.sql())
-    assert schema.upgrade(database.engine) == ("akter_0002", "akter_0002")
+    assert schema.upgrade(database.engine) == (NEXT, NEXT)
 
 
 @pytest.mark.parametrize("name", ["other", "Order-1", "select"])
@@ -119,8 +122,8 @@ def test_two_installs_in_one_database_never_meet(database: Any, longer: Any, mon
     schema.upgrade(database.engine)
     schema.upgrade(database.engine, schema="other")
     longer.use(monkeypatch)
-    assert schema.upgrade(database.engine, schema="other") == ("akter_0001", "akter_0002")
-    assert database.one("SELECT version_num FROM akter.alembic_version") == "akter_0001"
+    assert schema.upgrade(database.engine, schema="other") == (HEAD, NEXT)
+    assert database.one("SELECT version_num FROM akter.alembic_version") == HEAD
     assert schema.drop(database.engine)
     assert database.one("SELECT count(*) FROM other.actor_deployment") == 1
 
@@ -133,13 +136,13 @@ def test_offline_sql_of_another_schema_names_no_other(database: Any) -> None:
 
 
 def test_a_new_revision_is_written_as_the_others_are(engine: Engine, longer: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    (longer.folder / "versions" / "akter_0002.py").unlink()
+    (longer.folder / "versions" / f"{NEXT}.py").unlink()
     config = Config()
     config.set_main_option("script_location", str(longer.folder))
-    command.revision(config, "Nothing yet", rev_id="akter_0002")
+    command.revision(config, "Nothing yet", rev_id=NEXT)
     longer.use(monkeypatch)
-    assert schema.upgrade(engine, schema="other") == (None, "akter_0002")
-    assert schema.downgrade(engine, "akter_0001", schema="other") == ("akter_0002", "akter_0001")
+    assert schema.upgrade(engine, schema="other") == (None, NEXT)
+    assert schema.downgrade(engine, HEAD, schema="other") == (NEXT, HEAD)
 
 
 class TestForeignAutogenerate:

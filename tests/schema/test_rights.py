@@ -40,7 +40,7 @@ def roles(database: Any) -> Iterator[Roles]:
 def test_the_owner_of_an_existing_schema_needs_no_right_to_create_one(database: Any, roles: Roles) -> None:
     done = database.akter("migrate", url=roles.owner_url)
     assert (done.returncode, done.out) == (0, f"akter: created schema akter at {HEAD}\n"), done.err
-    database.run(f'SET ROLE "{roles.owner}"; ' + schema.sql("akter_0001", "base") + schema.sql())
+    database.run(f'SET ROLE "{roles.owner}"; ' + schema.sql(HEAD, "base") + schema.sql())
     assert schema.check(database.engine) is None
 
 

@@ -12,6 +12,9 @@ from akter import schema, schema_state
 from akter.errors import ConfigurationError, SchemaError, SchemaMissing, SchemaOutdated, SchemaTooNew
 from akter.tables import metadata
 
+HEAD = schema_state.REVISIONS[-1]
+NEXT = f"akter_{len(schema_state.REVISIONS) + 1:04}"
+
 
 def refusal(engine: Engine, kind: type[SchemaError], **options: Any) -> str:
     with engine.connect() as connection, pytest.raises(kind) as refused:
@@ -47,7 +50,7 @@ def test_an_older_revision(engine: Engine, longer: Any, monkeypatch: pytest.Monk
     schema.upgrade(engine)
     schema.upgrade(engine, schema="other")
     longer.use(monkeypatch)
-    assert refusal(engine, SchemaOutdated) == "database at akter_0001, library needs akter_0002: run `akter migrate`"
+    assert refusal(engine, SchemaOutdated) == f"database at {HEAD}, library needs {NEXT}: run `akter migrate`"
     assert refusal(engine, SchemaOutdated, schema="other").endswith("run `akter --schema other migrate`")
 
 
@@ -64,7 +67,7 @@ class TestANewerRevision:
         assert schema.check(engine) is None
 
     def test_is_left_alone_by_an_upgrade(self, engine: Engine) -> None:
-        assert schema.upgrade(engine) == ("akter_0002", "akter_0002")
+        assert schema.upgrade(engine) == (NEXT, NEXT)
 
     def test_is_fine_when_this_library_is_new_enough(self, database: Any) -> None:
         database.run(f"UPDATE akter.actor_deployment SET min_library = '{akter.__version__}'")
@@ -73,13 +76,13 @@ class TestANewerRevision:
     def test_is_refused_when_it_needs_a_newer_library(self, database: Any) -> None:
         database.run("UPDATE akter.actor_deployment SET min_library = '99.10'")
         assert refusal(database.engine, SchemaTooNew) == (
-            f"database at akter_0002 needs akter 99.10 or newer, and this is {akter.__version__}: upgrade the package"
+            f"database at {NEXT} needs akter 99.10 or newer, and this is {akter.__version__}: upgrade the package"
         )
         with pytest.raises(SchemaTooNew, match=r"99\.10"):
             schema.upgrade(database.engine)
 
     def test_is_not_taken_back_by_a_library_that_cannot(self, engine: Engine) -> None:
-        with pytest.raises(SchemaTooNew, match="akter_0002, which is newer than akter_0001"):
+        with pytest.raises(SchemaTooNew, match=f"{NEXT}, which is newer than {HEAD}"):
             schema.downgrade(engine, "base")
 
 
@@ -94,8 +97,8 @@ def test_versions_are_compared_as_numbers(database: Any, monkeypatch: pytest.Mon
 def test_two_rows_in_the_version_table(database: Any) -> None:
     schema.upgrade(database.engine)
     database.run("INSERT INTO akter.alembic_version VALUES ('f00d')")
-    assert "holds akter_0001, f00d" in refusal(database.engine, SchemaError)
-    with pytest.raises(SchemaError, match="holds akter_0001, f00d"):
+    assert f"holds {HEAD}, f00d" in refusal(database.engine, SchemaError)
+    with pytest.raises(SchemaError, match=f"holds {HEAD}, f00d"):
         schema.upgrade(database.engine)
 
 
@@ -106,7 +109,7 @@ def test_another_history_in_the_version_table(database: Any) -> None:
 
 
 def test_a_revision_that_was_only_stamped(database: Any) -> None:
-    database.run("CREATE SCHEMA akter; CREATE TABLE akter.alembic_version AS SELECT 'akter_0001' AS version_num")
+    database.run(f"CREATE SCHEMA akter; CREATE TABLE akter.alembic_version AS SELECT '{HEAD}' AS version_num")
     assert "a revision was skipped" in refusal(database.engine, SchemaOutdated)
 
 
