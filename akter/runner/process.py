@@ -23,6 +23,7 @@ import akter
 from akter.app import Akter
 from akter.errors import AkterError, ConfigurationError
 from akter.runner.intent import Deliverer
+from akter.runner.intents import Intents
 from akter.runner.lane import Lane
 from akter.runner.listener import Listener
 from akter.runner.loop import Loop
@@ -83,7 +84,8 @@ class Runner:
         self._deliverer = Deliverer(self._engine, around, app.limits.execution, self.settings.ride, Held(), settler)
         self._lane = Lane("intents", seats, min(seats, room - BESIDE), self.settings.group, self.wake)
         statements = around.statements
-        self.relay = Relay(self._engine, statements, app.actors, self._deliverer, self._lane, self.settings, lambda: self.lease)
+        intents = Intents(statements, app.actors, self._deliverer, self._lane, self.settings, lambda: self.lease)
+        self.relay = Relay(self._engine, statements, [intents], self.settings)
         self._loop = Loop("akter-relay", self.relay.wait)
         self._presence, self._sampler = Loop("akter-heartbeat", self._beat), Sampler(app.telemetry, self.incarnation_id)
         self._listener = Listener(self._engine, around.statements, self.wake, app.wakes.me) if self.settings.listen else None
@@ -165,7 +167,7 @@ class Runner:
             self._listener.stop()
         self._presence.wake()
         self.relay.stop_claiming(grace)
-        self._lane.wait_idle(max(0.0, end - time.monotonic()))
+        self.relay.wait_idle(max(0.0, end - time.monotonic()))
         left = tuple(self.relay.held())
         self.relay.close()
         # The sign of life ends last: while something runs, others must see who runs it.

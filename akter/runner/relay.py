@@ -1,110 +1,108 @@
-"""The relay of one runner: claims what is due for every family with free seats, and starts it at once.
+"""The relay of one runner: claims what is due for every family with free seats, in one flight, and lets each start it at once.
 
 A pass runs under a lock, so every row that a claim returns reaches a thread that settles or releases it. Polling is what makes it
-correct; wake-ups make it quick. A crash leaves the claim until its lease ends, then any runner delivers again, and the receiver's
-receipt makes that harmless.
+correct; wake-ups make it quick. A crash leaves the claim until its lease ends, then any runner takes the row again.
 """
 
 from __future__ import annotations
 
-import logging
 import random
 import threading
 import time
-from collections import deque
-from collections.abc import Callable, Mapping, Sequence, Set
-from dataclasses import dataclass
-from functools import partial
-from itertools import chain
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
 
 from sqlalchemy import Engine
 
-from akter.definition import Definition
 from akter.errors import AkterError, Unavailable
-from akter.runner.grouping import Unit, plan
-from akter.runner.intent import Deliverer
-from akter.runner.lane import PATIENCE, Lane
-from akter.runner.message import Delivery, read
+from akter.runner.family import Family, Probe
+from akter.runner.lane import PATIENCE
 from akter.runner.settings import Settings
-from akter.runner.settler import about
-from akter.store import claim, failure, plans
-from akter.store.claim import Claimed
+from akter.store import failure, plans
 from akter.store.flight import Line, Lost, StatementFailed
 from akter.store.wire import Statements, Wire
-
-logger = logging.getLogger("akter.relay")
 
 DRAIN_ROUNDS = 100
 """Rounds after which a drain whose deliveries keep asking for more is taken for a loop."""
 
 _SECONDS = 30.0
-_LONG = 2.0
-"""Seconds after which a thread gives back what it has not begun: its row's lease runs, and others may have time."""
 
 
 @dataclass(frozen=True, slots=True)
 class Pass:
-    """What one pass did. `quiet`: nothing was held when it started. `backlog`: there may be more to claim."""
+    """What one pass did. `quiet`: nothing was held when it started. `behind`: families for which there may be more to claim."""
 
     claimed: int = 0
-    backlog: bool = False
+    behind: tuple[Family, ...] = ()
     quiet: bool = True
+
+    @property
+    def backlog(self) -> bool:
+        """Whether there may be more to claim."""
+        return bool(self.behind)
+
+
+@dataclass(slots=True)
+class _Share:
+    """A family's part in a pass: `free` seats, the `rows` taken for it so far, and whether some were `left`."""
+
+    family: Family
+    free: int
+    rows: list[Any] = field(default_factory=list)
+    left: bool = False
+
+    @property
+    def room(self) -> int:
+        return self.free - len(self.rows)
 
 
 class Relay:
-    """Passes over the outbox; `lease` says the seconds that a claimed row is this runner's, `actors` whom it delivers for."""
+    """Passes over the outbox for some families."""
 
-    def __init__(
-        self,
-        engine: Engine,
-        statements: Statements,
-        actors: Mapping[str, Definition],
-        deliverer: Deliverer,
-        lane: Lane,
-        settings: Settings,
-        lease: Callable[[], float],
-    ) -> None:
-        self._engine, self._statements, self._actors = engine, statements, actors
-        self._deliverer, self._settler, self._held = deliverer, deliverer.settler, deliverer.held
-        self.lane, self._settings, self._lease = lane, settings, lease
+    def __init__(self, engine: Engine, statements: Statements, families: Sequence[Family], settings: Settings) -> None:
+        self._engine, self._statements = engine, statements
+        self.families, self._settings = families, settings
         self._lock, self._stopping = threading.Lock(), False
         self._first = 0
-        self._alike = settings.lanes.get("intents", 0)
 
     def wait(self) -> float:
         """Do one pass, and say how long to wait for the next; what the relay's loop runs."""
         done = self.run_pass()
-        if done.backlog and self.lane.free() > 0:
+        if any(family.lane.free() > 0 for family in done.behind):
             return 0.0
-        if done.backlog and self.lane.gathering:
+        if any(family.lane.gathering for family in done.behind):
             return PATIENCE
         return self._settings.poll * random.uniform(0.9, 1.1)
 
     def run_pass(self) -> Pass:
         """Claim what is due, as far as there are free seats, and start it."""
         with self._lock:
-            lane = self.lane
-            if not lane.seats:
-                return Pass()
-            quiet = lane.wait_idle(0.0)
-            free = min(lane.free(), self._settings.pass_limit)
-            if self._stopping or free <= 0:
-                # Whoever frees a seat must look again: what woke this pass may be due.
-                lane.more = not self._stopping
-                return Pass(backlog=lane.more, quiet=quiet)
-            sent, lease, left = time.monotonic(), self._lease(), False
-            rows: list[Claimed] = []
+            quiet = self._idle(0.0)
+            shares = [share for family in self.families if (share := self._share(family)) is not None]
+            behind = [family for family in self.families if family.lane.seats and family.lane.more]
+            if not shares:
+                return Pass(behind=tuple(behind), quiet=quiet)
+            sent = time.monotonic()
             for first, last in self._ranges():
-                if len(rows) == free:
-                    left = True
-                    break
-                probe, each = lane.probe(free - len(rows), last - first + 1)
-                taken, found, deepest = self._claim(first, last, free - len(rows), probe, each, lease)
-                rows += taken
-                left = left or found > len(taken) or deepest >= each
-            backlog = lane.claimed(free, len(rows), left)
-            self._start(rows, sent + lease, full=len(rows) == free)
-            return Pass(len(rows), backlog, quiet)
+                self._claim(shares, first, last)
+            behind = [family for family in behind if all(share.family is not family for share in shares)]
+            for share in shares:
+                if share.family.lane.claimed(share.free, len(share.rows), share.left):
+                    behind.append(share.family)
+                if share.rows:
+                    share.family.start(share.rows, sent, full=share.room == 0)
+            return Pass(sum(len(share.rows) for share in shares), tuple(behind), quiet)
+
+    def _share(self, family: Family) -> _Share | None:
+        if not family.lane.seats:
+            return None
+        free = min(family.lane.free(), self._settings.pass_limit)
+        if self._stopping or free <= 0:
+            # Whoever frees a seat must look again: what woke this pass may be due.
+            family.lane.more = not self._stopping
+            return None
+        return _Share(family, free)
 
     def _ranges(self) -> list[tuple[int, int]]:
         """The ranges, starting with another one in each pass, so that none always gets what capacity is left."""
@@ -113,120 +111,36 @@ class Relay:
         self._first += 1
         return ranges[at:] + ranges[:at]
 
-    def _claim(self, first: int, last: int, limit: int, probe: int, each: int, lease: float) -> tuple[list[Claimed], int, int]:
-        values = {
-            "first": first,
-            "last": last,
-            "served": list(self._actors),
-            "limit": limit,
-            "probe": probe,
-            "each": each,
-            "lease_ms": round(lease * 1000),
-            "max_backoff_ms": round(self._settings.max_backoff * 1000),
-        }
+    def _claim(self, shares: Sequence[_Share], first: int, last: int) -> None:
+        """Claim from one range for those that have room; for the others, whatever is there is left."""
+        asked: list[tuple[_Share, Probe]] = []
+        for share in shares:
+            if share.room <= 0:
+                share.left = True
+            else:
+                asked.append((share, Probe(first, last, share.room, *share.family.lane.probe(share.room, last - first + 1))))
+        if not asked:
+            return
+        lines = [Line(self._statements.get(plans.generic_and_soon), {}), *(share.family.claim(probe) for share, probe in asked)]
         with Wire(self._engine, self._statements) as wire:
             try:
-                lines = [Line(self._statements.get(plans.generic_and_soon), {}), Line(self._statements.get(claim.intents), values)]
-                answer = wire.fly(lines, _SECONDS)[1].rows
+                answers = wire.fly(lines, _SECONDS)[1:]
             except StatementFailed as failed:
                 raise failure.of_statement(failed.error, "", self._statements.schema) from failed.error
             except Lost as lost:
                 raise Unavailable(f"the database connection was lost: {lost}") from lost
-        rows = [Claimed(*row) for row in answer if row[2] is not None]
-        return sorted(rows, key=lambda row: row.scheduled_at_ms), answer[0][0], answer[0][1]
+        for (share, probe), answer in zip(asked, answers, strict=True):
+            taken = share.family.taken(answer.rows)
+            share.rows += taken.rows
+            share.left = share.left or taken.found > len(taken.rows) or taken.deepest >= probe.each
 
-    def _start(self, rows: Sequence[Claimed], until: float, *, full: bool) -> None:
-        ready: list[Delivery] = []
-        unread: list[tuple[Claimed, BaseException]] = []
-        for row in rows:
-            hop = self._deliverer.hop(row)
-            try:
-                ready.append(Delivery(row, until, read(row, self._actors)))
-                ready[-1].call.hop = hop
-            except BaseException as problem:  # noqa: BLE001 - a row that cannot be read must not keep the others from their threads
-                hop.retried(problem)
-                unread.append((row, problem))
-        for delivery in self._held.running(ready):
-            # Its lease is over, and its handler has not returned: another try would take another thread from the others.
-            ready.remove(delivery)
-            delivery.call.hop.released()
-            logger.warning("relay.still_running", extra=about(delivery.row))
-        self._held.add(ready)
-        if self._stopping:
-            self._give_back(ready)
-            return
-        pace, most = self._deliverer.pace, self._settings.group
-        units = plan(ready, pace, most)
-        alike = most > 1 and not unread and all(pace.may_share(delivery.call.command) for delivery in ready)
-        # Once others were mixed in, a few are no proof: most of a full claim would find no thread and be given back.
-        self._alike = self._alike + len(ready) if alike else 0
-        self.lane.sharing = full and self._alike >= self.lane.seats
-        if unread:
-            self._run(len(unread), partial(self._refuse, unread), [])
-        room = max(0, self.lane.idle_threads())
-        for unit in units[:room]:
-            deliveries = list(chain.from_iterable(unit))
-            self._run(len(deliveries), partial(self._work, unit), deliveries)
-        # Rows that were expected to share, and do not, would wait for a thread: others may have one.
-        self._give_back(list(chain.from_iterable(chain.from_iterable(units[room:]))))
+    def _idle(self, seconds: float) -> bool:
+        end = time.monotonic() + seconds
+        return all(family.lane.wait_idle(max(0.0, end - time.monotonic())) for family in self.families)
 
-    def _run(self, rows: int, work: Callable[[], None], deliveries: Sequence[Delivery]) -> None:
-        try:
-            self.lane.start(rows, work)
-        except RuntimeError:
-            # The lane is closed, or no thread can be had.
-            self._give_back(deliveries)
-
-    def _refuse(self, unread: Sequence[tuple[Claimed, BaseException]]) -> None:
-        try:
-            self._settler.wait(unread)
-        finally:
-            self.lane.leave(len(unread))
-
-    def _work(self, unit: Unit) -> None:
-        """Deliver batch after batch; those that must run alone come next."""
-        end, waiting = time.monotonic() + _LONG, deque(unit)
-        mine = set(chain.from_iterable(unit))
-        try:
-            while waiting:
-                batch = waiting.popleft()
-                again = self._deliverer.deliver(batch)
-                self._held.pause(again)
-                settled = set(batch).difference(again)
-                self._let_go(settled)
-                mine -= settled
-                kept = self._spread(again)
-                mine -= set(again).difference(kept)
-                waiting.extendleft([delivery] for delivery in reversed(kept))
-                if self._stopping or time.monotonic() > end:
-                    break
-        finally:
-            self._give_back(list(mine))
-            self._let_go(mine)
-
-    def _let_go(self, deliveries: Set[Delivery]) -> None:
-        self._held.forget(deliveries)
-        self.lane.leave(len(deliveries))
-
-    def _spread(self, again: Sequence[Delivery]) -> list[Delivery]:
-        """Let idle threads take their part of what must run alone; returns what is left to this one."""
-        parts = 1 + max(0, min(self.lane.idle_threads(), len(again) - 1))
-        for part in range(1, parts):
-            given = again[part::parts]
-            self._run(len(given), partial(self._work, [[delivery] for delivery in given]), given)
-            self.lane.leave(len(given))
-        return list(again[::parts])
-
-    def _give_back(self, deliveries: Sequence[Delivery] | None, *, begun: bool = False) -> None:
-        waiting = self._held.give_back(deliveries)
-        for delivery in waiting:
-            delivery.call.hop.released()
-        try:
-            released = self._settler.release([delivery.row for delivery in waiting], begun=begun)
-        except AkterError as problem:
-            logger.warning("relay.release_failed", extra={"akter_rows": len(waiting), "akter_reason": str(problem)[:500]})
-        else:
-            self._settler.counts.add(released=released)
+    def wait_idle(self, seconds: float) -> bool:
+        """Wait until nothing is held and nothing runs; returns whether that is so."""
+        return self._idle(seconds)
 
     def drain(self, seconds: float = 300.0) -> None:
         """Deliver until nothing is due and nothing runs; raises `AkterError` when deliveries keep asking for more without end."""
@@ -239,10 +153,16 @@ class Relay:
                 return
             if done.claimed and not done.backlog:
                 rounds += 1
-            wait = self.lane.wait_free if done.backlog else self.lane.wait_idle
-            if not wait(end - time.monotonic()):
-                raise AkterError(f"the outbox did not drain within {seconds} seconds; {self.lane.held} messages still run")
+            if not (self._some_free(done.behind, end) if done.behind else self._idle(end - time.monotonic())):
+                held = sum(family.lane.held for family in self.families)
+                raise AkterError(f"the outbox did not drain within {seconds} seconds; {held} rows are still worked on")
         raise AkterError("the outbox does not settle: messages keep asking for messages that are due at once")
+
+    def _some_free(self, behind: Sequence[Family], end: float) -> bool:
+        while not any(family.lane.wait_free(PATIENCE) for family in behind):
+            if time.monotonic() > end:
+                return False
+        return True
 
     def stop_claiming(self, seconds: float) -> None:
         """Claim nothing more, and give back what was claimed but not begun.
@@ -252,18 +172,20 @@ class Relay:
         self._stopping = True
         if self._lock.acquire(timeout=max(0.0, seconds)):
             self._lock.release()
-        self._give_back(None)
+        for family in self.families:
+            family.stop()
 
     def abandon(self) -> None:
-        """Claim nothing more, and give back all that is held; what still runs is rolled back by the end of the process."""
+        """Claim nothing more, and give back all that is held."""
         self._stopping = True
-        self._held.pause()
-        self._give_back(None, begun=True)
+        for family in self.families:
+            family.abandon()
 
     def held(self) -> list[str]:
-        """The ids of the messages this runner holds."""
-        return self._held.ids()
+        """The ids of what this runner holds."""
+        return [id for family in self.families for id in family.held()]
 
     def close(self) -> None:
-        """End the lane's threads when what they do is done."""
-        self.lane.close()
+        """End the lanes' threads when what they do is done."""
+        for family in self.families:
+            family.close()

@@ -115,7 +115,7 @@ def test_what_the_stop_cut_off_before_its_commit_is_anothers(node: Make, beside:
         )
         settle(other.app, other.runner)
         assert letters(other.app, "m") == ["a"]
-    eventually("the first one is done, too", lambda: one.runner.relay.lane.held == 0)
+    eventually("the first one is done, too", lambda: one.runner._lane.held == 0)
     assert (letters(other.app, "m"), beside.count("actor_outbox")) == (["a"], 0)
 
 
@@ -128,7 +128,7 @@ def test_what_the_stop_cut_off_after_its_commit_is_answered_by_its_receipt(node:
         assert one.runner.stop(grace=0.1).left == (sent,)
         advance(other.app, LEASE, other.runner)
         assert beside.count("actor_outbox") == 0
-    eventually("the first one is done, too", lambda: one.runner.relay.lane.held == 0)
+    eventually("the first one is done, too", lambda: one.runner._lane.held == 0)
     assert (letters(other.app, "m"), handled.taken["a"]) == (["a"], 1)
     assert one.runner._deliverer.counts.stale == 1
 

@@ -10,6 +10,7 @@ import pytest
 from akter import Actor, Defect, Runner, command
 from akter.capability import MAX_REQUESTS
 from akter.errors import ConfigurationError
+from akter.runner.relay import _Share
 from akter.testing import inspect, settle
 
 entered, leave = threading.Event(), threading.Event()
@@ -48,9 +49,10 @@ def test_a_message_that_is_given_back_before_it_began_has_its_attempt_back(akter
     gate.ask(3)
     with runner.relay._lock:
         # Claimed, and nobody may begin: as when a runner stops in the middle of a claim.
-        rows, _, _ = runner.relay._claim(-128, 127, 3, 6, 4, 60.0)
+        share = _Share(runner.relay.families[0], 3)
+        runner.relay._claim([share], -128, 127)
     assert [row["attempts"] for row in inspect(app, gate).outbox] == [1, 1, 1]
-    runner.relay._settler.release(rows)
+    runner._deliverer.settler.release(share.rows)
     assert [row["attempts"] for row in inspect(app, gate).outbox] == [0, 0, 0]
     runner.stop()
     leave.set()
@@ -68,9 +70,9 @@ def test_a_message_whose_handler_has_not_returned_is_not_begun_beside_itself_whe
     with akter_engine.begin() as connection:
         connection.exec_driver_sql(f'UPDATE "{app.schema}".actor_outbox SET due_at_ms = 0')
     assert runner.relay.run_pass().claimed == 1
-    assert runner.relay.lane.held == 1, "no second seat and no second thread"
+    assert runner._lane.held == 1, "no second seat and no second thread"
     leave.set()
-    assert runner.relay.lane.wait_idle(30)
+    assert runner._lane.wait_idle(30)
     runner.stop()
     assert runs == ["g-1"]
     assert inspect(app, gate).state == {"passed": 1}

@@ -228,7 +228,7 @@ def test_a_freed_seat_is_taken_at_once_while_more_is_due(node: Make) -> None:
     # Committed, and woken for, while the only seat is taken: nobody polls, so whoever frees it must look again.
     one.app.send(one.app.actor(Mailbox, "late").take, "b")
     send_many(one.app, ["c", "d", "e"])
-    eventually("the relay has looked", lambda: one.runner.relay.lane.more)
+    eventually("the relay has looked", lambda: one.runner._lane.more)
     rest.set()
     eventually("all are delivered", lambda: len(handled.taken) == 5)
 

@@ -1,0 +1,64 @@
+"""What a work family is to the relay: a lane of seats, a statement that claims for it, and what happens to what it took."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple, Protocol
+
+from akter.runner.lane import Lane
+from akter.store.flight import Line, Row
+
+
+class Probe(NamedTuple):
+    """What a claim may look at: buckets `first` to `last`, `limit` rows to take, `probe` to look at, `each` of them in one bucket."""
+
+    first: int
+    last: int
+    limit: int
+    probe: int
+    each: int
+
+
+class Taken(NamedTuple):
+    """What a claim took. `found`: due rows that it saw; `deepest`: of them in the fullest bucket."""
+
+    rows: Sequence[Any]
+    found: int
+    deepest: int
+
+
+class Family(Protocol):
+    """One kind of work. The relay claims for all families in one flight, and each starts what was claimed for it."""
+
+    lane: Lane
+
+    def claim(self, probe: Probe) -> Line:
+        """The statement that claims for it."""
+        ...
+
+    def taken(self, answer: Sequence[Row]) -> Taken:
+        """What that statement took."""
+        ...
+
+    def start(self, rows: Sequence[Any], sent: float, *, full: bool) -> None:
+        """Work on claimed rows in the lane's threads. `sent`: when the claim was sent, a `time.monotonic()` value; leases count from it.
+
+        `full`: the claim took as many as it asked for. Every row is settled or released, or its lease brings it back.
+        """
+        ...
+
+    def stop(self) -> None:
+        """Begin nothing more, and give back what was claimed but not begun."""
+        ...
+
+    def abandon(self) -> None:
+        """Give back everything: the process is about to end."""
+        ...
+
+    def held(self) -> list[str]:
+        """The ids of what this runner holds."""
+        ...
+
+    def close(self) -> None:
+        """End the lane's threads when what they do is done."""
+        ...
