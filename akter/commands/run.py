@@ -6,6 +6,7 @@ import os
 import sys
 import threading
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import NoReturn
 
 import click
@@ -16,7 +17,7 @@ from akter import lines
 from akter.app import Akter
 from akter.cli import Target
 from akter.commands.application import load
-from akter.commands.ending import LEFT_SOMETHING, Ending, asked_to_end
+from akter.commands.ending import LEFT_SOMETHING, Ending, asked_to_end, say
 from akter.commands.supervise import supervise
 from akter.engine import engine_for
 from akter.runner import Report, Runner
@@ -54,9 +55,9 @@ def run(
 ) -> None:
     """Run the relay of APP, given as module:attribute: an Akter, or a function that returns one.
 
-    It works on the database of APP. The first TERM or INT stops claiming and finishes what runs within the grace time; the second ends
-    the wait and gives back what runs; the third ends the process. Exit codes: 0 all finished, 75 something still ran, 1 failed, 2 called
-    wrongly.
+    It works on the database of APP. The first TERM or INT, or a HUP, stops claiming and finishes what runs within the grace time; the
+    second TERM or INT ends the wait and gives back what runs; the third ends the process. Exit codes: 0 all finished, 75 something still
+    ran, 1 failed, 2 called wrongly.
     """
     seats = _lanes(lanes)
     if processes > 1:
@@ -69,15 +70,15 @@ def run(
         runner = Runner(loaded, lanes=seats, label=label, poll=poll, listen=listen)
         if not ending.stop.is_set():
             runner.start()
-            click.echo(f"akter: runner {runner.label} serves {', '.join(sorted(loaded.actors))}", err=True)
+            say(f"akter: runner {runner.label} serves {', '.join(sorted(loaded.actors))}")
         lost: Sequence[str] = ()
         while not lost and not ending.stop.wait(0.5):
             lost = runner.lost
         report = _stopped(runner, ending, grace)
         if report is None or not report.clean:
             _leave(runner, report)
-    click.echo(f"akter: stopped; {report.delivered} delivered, {report.released} given back", err=True)
-    loaded.close()
+        say(f"akter: stopped; {report.delivered} delivered, {report.released} given back")
+        loaded.close()
     if lost:
         raise click.ClickException(f"the thread {', '.join(lost)} died, so this process cannot go on; see its log")
 
@@ -146,8 +147,9 @@ def _leave(runner: Runner, report: Report | None) -> NoReturn:
     words = threading.Thread(target=give_back, name="akter-abandon", daemon=True)
     words.start()
     words.join(_LAST_WORDS)
-    click.echo(f"akter: still ran, and will run again: {', '.join(dict.fromkeys(left)) or 'unknown'}", err=True)
-    sys.stdout.flush()
-    sys.stderr.flush()
+    say(f"akter: still ran, and will run again: {', '.join(dict.fromkeys(left)) or 'unknown'}")
+    with suppress(OSError):
+        sys.stdout.flush()
+        sys.stderr.flush()
     # Threads of handlers cannot be ended, and the interpreter might wait for some.
     os._exit(LEFT_SOMETHING)

@@ -10,15 +10,15 @@ import time
 from collections.abc import Sequence
 from contextlib import suppress
 
-import click
-
-from akter.commands.ending import LEFT_SOMETHING, UNDER_SUPERVISION, Ending, asked_to_end
+from akter.commands.ending import LEFT_SOMETHING, UNDER_SUPERVISION, Ending, asked_to_end, say
 
 RESTARTS = 5
 """Restarts of one process within a minute; after one more death the whole command fails."""
 
 _WITHIN = 60.0
 _CALLED_WRONGLY = 2
+_NOTHING_RAN = {-signal.SIGTERM, -signal.SIGINT, -1}
+"""How a child dies of a signal (-1 is a HUP) while it starts, before it handles any; asked to end, that is as good as having ended."""
 
 
 class Child:
@@ -74,16 +74,23 @@ def supervise(processes: int, arguments: Sequence[str], grace: float) -> int:
     """
     command = [sys.executable, *arguments]
     with asked_to_end() as ending:
+        ending.deaf = True
         children = [Child(command) for _ in range(processes)]
+
+        def end_at_once() -> None:
+            for child in children:
+                child.ask(3)
+
+        ending.last_words = end_at_once
         try:
             failed = _watch(children, ending)
             _end(children, ending, grace)
         finally:
             for child in children:
                 child.kill()
-    codes = [child.code or 0 for child in children]
     if failed is not None:
         return failed if failed > 0 else 1
+    codes = [child.code or 0 for child in children if child.code not in _NOTHING_RAN]
     if any(code in (LEFT_SOMETHING, -signal.SIGKILL) for code in codes):
         return LEFT_SOMETHING
     return 1 if any(codes) else 0
@@ -95,9 +102,9 @@ def _watch(children: Sequence[Child], ending: Ending) -> int | None:
         for child in children:
             if (code := child.code) is None or ending.stop.is_set():
                 continue
-            click.echo(f"akter: runner process {child.process.pid} ended with {_said(code)}", err=True)
+            say(f"akter: runner process {child.process.pid} ended with {_said(code)}")
             if not child.restart():
-                click.echo("akter: it cannot be kept alive, so all end", err=True)
+                say("akter: it cannot be kept alive, so all end")
                 return code
     return None
 

@@ -46,14 +46,16 @@ def start(environment: dict[str, str], tmp_path: Path) -> Iterator[Callable[...,
     """Start a command that runs on."""
     started: list[Started] = []
 
-    def begin(*arguments: str, **more: str) -> Started:
-        started.append(Started(arguments, {**environment, **more}, tmp_path / f"{len(started)}.log"))
+    def begin(*arguments: str, how: dict[str, Any] | None = None, **more: str) -> Started:
+        started.append(Started(arguments, {**environment, **more}, tmp_path / f"{len(started)}.log", **(how or {})))
         return started[-1]
 
     yield begin
     for one in started:
         one.process.kill()
         one.process.wait()
+        if one.process.stdin is not None:
+            one.process.stdin.close()
 
 
 @pytest.fixture

@@ -22,16 +22,14 @@ class Done(NamedTuple):
 class Started:
     """A command that runs, with everything it says in one file."""
 
-    def __init__(self, arguments: tuple[str, ...], environment: dict[str, str], log: Path) -> None:
+    def __init__(self, arguments: tuple[str, ...], environment: dict[str, str], log: Path, **how: Any) -> None:
         self._log = log
         with log.open("wb") as output:
             self.process = subprocess.Popen(
                 [sys.executable, "-m", "akter", *arguments],
                 cwd=HERE,
                 env=environment,
-                stdout=output,
-                stderr=output,
-                stdin=subprocess.DEVNULL,
+                **{"stdin": subprocess.DEVNULL, "stdout": output, "stderr": output, **how},
             )
 
     @property
@@ -43,6 +41,12 @@ class Started:
 
     def signal(self, number: int) -> None:
         self.process.send_signal(number)
+
+    def ask(self, level: int) -> None:
+        """Ask it to end as its supervisor would."""
+        assert self.process.stdin is not None
+        self.process.stdin.write(bytes([level]))
+        self.process.stdin.flush()
 
     def ended(self, seconds: float = PATIENCE) -> int:
         try:

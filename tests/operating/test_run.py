@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
+import pty
 import signal
+import subprocess
+import termios
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 import psutil
 import pytest
@@ -25,7 +30,7 @@ def moves(app: Akter, id: str) -> int:
     return int((inspect(app, app.actor(Parcel, id)).state or {"moves": 0})["moves"])
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
 def test_one_signal_finishes_what_runs(app: Akter, start: Start, operator: Operator, number: int) -> None:
     app.send(app.actor(Parcel, "p").hold, 1.5)
     runner = start("run", "shop:app")
@@ -68,6 +73,47 @@ def test_a_third_signal_ends_it_at_once(app: Akter, start: Start, akter_schema: 
         assert time.monotonic() - asked < 1.5
 
 
+def test_a_terminal_that_closes_ends_it_as_a_signal_does(app: Akter, start: Start, operator: Operator) -> None:
+    app.send(app.actor(Parcel, "p").hold, 1.5)
+    ours, its = pty.openpty()
+    runner = start(
+        "run",
+        "shop:app",
+        how={"stdout": its, "stderr": its, "start_new_session": True, "preexec_fn": lambda: fcntl.ioctl(1, termios.TIOCSCTTY, 0)},
+    )
+    os.close(its)
+    said = b""
+    while b"holding" not in said:
+        said += os.read(ours, 1000)
+    os.close(ours)
+    # What it would say now fails.
+    assert runner.ended() == 0
+    assert moves(app, "p") == 1
+    assert operator.runners() == []
+
+
+def test_a_hang_up_counts_once_however_often_it_comes(app: Akter, start: Start, operator: Operator, tmp_path: Path) -> None:
+    app.send(app.actor(Parcel, "p").hold_until, str(tmp_path / "go"))
+    runner = start("run", "shop:app")
+    runner.until_said("holding")
+    runner.signal(signal.SIGHUP)
+    until(lambda: [one.stopping for one in operator.runners()] == [True])
+    runner.signal(signal.SIGHUP)
+    (tmp_path / "go").touch()
+    assert runner.ended() == 0, runner.said
+    assert moves(app, "p") == 1
+
+
+def test_a_hang_up_that_was_ignored_stays_so(app: Akter, start: Start) -> None:
+    runner = start("run", "shop:app", how={"preexec_fn": lambda: signal.signal(signal.SIGHUP, signal.SIG_IGN)})
+    runner.until_said(READY)
+    runner.signal(signal.SIGHUP)
+    app.send(app.actor(Parcel, "p").move)
+    until(lambda: moves(app, "p") == 1)
+    runner.signal(signal.SIGTERM)
+    assert runner.ended() == 0, runner.said
+
+
 def test_a_handler_that_never_returns_does_not_hold_the_end(app: Akter, start: Start, operator: Operator) -> None:
     id = app.send(app.actor(Parcel, "p").hold, 3600.0)
     runner = start("run", "shop:app", "--grace", "0.5")
@@ -101,6 +147,60 @@ def test_a_terminals_interrupt_counts_once_for_each_child(app: Akter, start: Sta
         process.send_signal(signal.SIGINT)
     assert runner.ended() == 0, runner.said
     assert moves(app, "p") == 1
+
+
+SUPERVISED = {"stdin": subprocess.PIPE}
+
+
+def test_a_supervised_childs_own_signal_is_the_request_that_it_got(app: Akter, start: Start, operator: Operator, tmp_path: Path) -> None:
+    app.send(app.actor(Parcel, "p").hold_until, str(tmp_path / "go"))
+    child = start("run", "shop:app", how=SUPERVISED, AKTER_SUPERVISED="1")
+    child.until_said("holding")
+    child.ask(1)
+    until(lambda: [one.stopping for one in operator.runners()] == [True])
+    child.signal(signal.SIGINT)
+    child.signal(signal.SIGTERM)
+    (tmp_path / "go").touch()
+    assert child.ended() == 0, child.said
+    assert moves(app, "p") == 1
+
+
+def test_a_supervised_child_learns_from_its_supervisor_to_end_now(app: Akter, start: Start, operator: Operator) -> None:
+    app.send(app.actor(Parcel, "p").hold, 3600.0)
+    child = start("run", "shop:app", "--grace", "3000", how=SUPERVISED, AKTER_SUPERVISED="1")
+    child.until_said("holding")
+    child.signal(signal.SIGTERM)
+    until(lambda: [one.stopping for one in operator.runners()] == [True])
+    child.ask(2)
+    assert child.ended() == 75
+    assert "still ran, and will run again" in child.said
+
+
+def test_signals_count_again_when_the_supervisor_is_gone(app: Akter, start: Start, operator: Operator) -> None:
+    app.send(app.actor(Parcel, "p").hold, 3600.0)
+    child = start("run", "shop:app", "--grace", "3000", how=SUPERVISED, AKTER_SUPERVISED="1")
+    child.until_said("holding")
+    assert child.process.stdin is not None
+    child.process.stdin.close()
+    until(lambda: [one.stopping for one in operator.runners()] == [True])
+    child.signal(signal.SIGTERM)
+    assert child.ended() == 75
+    assert "still ran, and will run again" in child.said
+
+
+def test_a_third_signal_ends_a_supervisor_and_its_children_at_once(app: Akter, start: Start, operator: Operator) -> None:
+    app.send(app.actor(Parcel, "p").hold, 3600.0)
+    runner = start("run", "shop:app", "--processes", "2", "--grace", "3000")
+    runner.until_said(READY, times=2)
+    runner.until_said("holding")
+    children = psutil.Process(runner.process.pid).children()
+    runner.signal(signal.SIGTERM)
+    until(lambda: [one.stopping for one in operator.runners()] == [True])
+    # Two different ones: of two that are the same, a process may see one.
+    runner.signal(signal.SIGTERM)
+    runner.signal(signal.SIGINT)
+    assert runner.ended() == 75
+    assert psutil.wait_procs(children, timeout=30)[1] == []
 
 
 def test_children_end_when_their_supervisor_is_killed(start: Start) -> None:
@@ -191,8 +291,9 @@ def test_a_failing_handler_is_logged_with_its_identity_and_no_payload(app: Akter
 def test_signal_handlers_are_restored(app: Akter) -> None:
     from akter.commands.ending import asked_to_end
 
-    before = [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)]
+    numbers = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+    before = [signal.getsignal(number) for number in numbers]
     with asked_to_end() as ending:
         os.kill(os.getpid(), signal.SIGTERM)
         assert ending.stop.wait(5)
-    assert [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)] == before
+    assert [signal.getsignal(number) for number in numbers] == before
