@@ -17,11 +17,14 @@ from akter.errors import (
     NotCreated,
     OutcomeUnknown,
     PayloadInvalid,
+    RetentionGap,
     SchemaMissing,
     SchemaOutdated,
     Unauthorized,
     Unavailable,
+    UnknownCursor,
 )
+from akter.event import Entry
 from akter.identity import CommandId
 from akter.job import Attempt, Cancellation, DeadLetter, Job, Retry
 from akter.payload import Event, Payload, field
@@ -38,6 +41,7 @@ __all__ = [
     "field",
     "Payload",
     "Event",
+    "Entry",
     "Rejection",
     "Job",
     "Retry",
@@ -63,8 +67,10 @@ __all__ = [
     "NotCreated",
     "OutcomeUnknown",
     "PayloadInvalid",
+    "RetentionGap",
     "SchemaMissing",
     "SchemaOutdated",
     "Unauthorized",
     "Unavailable",
+    "UnknownCursor",
 ]

@@ -13,6 +13,7 @@ from akter.caller import Policy
 from akter.codec import Upcast
 from akter.definition import INHERITED, MAX_STATE_BYTES, Definition, Options
 from akter.errors import AkterError, DeclarationError, PayloadInvalid
+from akter.event import PAGE, Asked, Entry, Page, asked, entries
 from akter.handle import Handle, door_of, target_of
 from akter.identity import DEFAULT_TENANT, SINGLETON_ID, Address, Placement, address, check_name
 from akter.intent import Cancel, Emit, Enqueue, Later, Recorder, Request, Send, When
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 
 P = ParamSpec("P")
 A = TypeVar("A", bound="Actor")
+E = TypeVar("E", bound=Event)
 
 
 @dataclass_transform(kw_only_default=True, field_specifiers=(field,))
@@ -97,11 +99,26 @@ class Actor:
         return self.enqueue_later(intent.AT_ONCE, job, args, dict(kwargs))
 
     def emit(self, event: Event) -> None:
-        """Record a fact; it is appended to the actor's events when this turn commits."""
-        if not isinstance(cast(object, event), Event):
-            raise PayloadInvalid(f"emit(...) takes an Event, not {type(event).__name__}")
+        """Record a fact; it is appended to the actor's events when this turn commits. All events of a turn are 1 MiB at most."""
+        if not isinstance(cast(object, event), Event) or type(event) is Event:
+            raise PayloadInvalid(f"emit(...) takes an event of a class of yours, `class Placed(Event)`, not {type(event).__name__}")
+        type(self).__akter__.claim(type(event))
         raw, kept = event_codec(type(event)).round_trip(event)
         self._turn.record(Emit(kept, raw))
+
+    def events(self, kind: type[E], *, after: str | None = None, limit: int = PAGE) -> list[Entry[E]]:
+        """The actor's committed events of one class, oldest first: `limit` at most, 10 000 at most, that follow the cursor `after`.
+
+        All reads of one query, or turn, end at the same event, `event_cursor`; what the turn itself emits is not among them.
+        Raises `UnknownCursor`, and `RetentionGap` when events after the cursor were pruned.
+        """
+        wanted = asked(kind, after, limit)
+        return entries(kind, wanted, self._turn.read_events(wanted))
+
+    @property
+    def event_cursor(self) -> str:
+        """The cursor of the newest event that had been committed when this query or turn read the state."""
+        return str(self._turn.event_sequence)
 
     def after(self, delay: timedelta, *, key: str | None = None) -> Later:
         """Ask for something `delay` after the commit: `self.after(timedelta(minutes=30), key="hold").send(self.expire)`."""
@@ -215,6 +232,13 @@ class _Plain:
     def accepts(self, door: object) -> bool:
         """A plain object asks nobody."""
         return True
+
+    def read_events(self, wanted: Asked) -> Page:
+        return self.connection()  # type: ignore[no-any-return]
+
+    @property
+    def event_sequence(self) -> int:
+        return self.connection()  # type: ignore[no-any-return]
 
     def connection(self) -> Any:
         raise AkterError("a constructed actor has no database: give it one by running the command through an Akter")

@@ -16,13 +16,14 @@ from sqlalchemy.engine import URL
 from akter import intent, outcome, registry, within
 from akter.actor import Actor, locate
 from akter.call import Call
-from akter.caller import Access, Caller, Policy, System, allowed, may_read
+from akter.caller import Access, AccessKind, Caller, Policy, System, allowed, may_read
 from akter.capability import poison_running
 from akter.context import GivenId, ambient, inside, surround, warn_in_event_loop
 from akter.delivery import Delivery
 from akter.engine import engine_for, seats
 from akter.errors import (
     CommandExpired,
+    Defect,
     InsideTurn,
     InvalidCommandId,
     PayloadInvalid,
@@ -30,6 +31,7 @@ from akter.errors import (
     Unavailable,
     UnknownActor,
 )
+from akter.event import PAGE, Entry, asked, entries
 from akter.fault import Faults
 from akter.handle import Handle, Member
 from akter.hint import Wakes
@@ -38,6 +40,7 @@ from akter.joining import Joining
 from akter.lent import deployment_of, lent
 from akter.limits import Limits, window_ms
 from akter.member import Surroundings
+from akter.payload import Event
 from akter.query import Queries
 from akter.store import reading
 from akter.store.flight import Line, Lost, StatementFailed
@@ -48,6 +51,7 @@ from akter.telemetry import Telemetry
 from akter.within import Staging
 
 A = TypeVar("A", bound=Actor)
+E = TypeVar("E", bound=Event)
 P = ParamSpec("P")
 
 
@@ -176,6 +180,27 @@ class Akter:
             except (StatementFailed, Lost) as problem:
                 raise Unavailable(f"the receipt cannot be read now: {problem}") from problem
         return rows[0] if rows else None
+
+    def events(self, handle: Actor, kind: type[E], *, after: str | None = None, limit: int = PAGE) -> list[Entry[E]]:
+        """The committed events of one class of an actor, oldest first: `limit` at most, 10 000 at most, that follow the cursor `after`.
+
+        Each call reads what is committed by then. Access policies are asked with the kind "events" and the event's name. Raises
+        `UnknownCursor`, `RetentionGap` when events after the cursor were pruned, and `Defect` for an event this code cannot read.
+        """
+        where, wanted = cast(Handle, handle), asked(kind, after, limit)
+        if inside() is not None:
+            raise InsideTurn("inside a turn or query, an actor reads its own events with self.events(...)")
+        if not isinstance(where, Handle) or where._door is not self:
+            raise UnknownActor("events(...) takes a handle of this Akter: make it with actor(...)")
+        caller = where._caller or ambient(self).caller
+        self._permit(where, kind.event_name, "events", caller)
+        self._joining.join()
+        found = self._queries.events(where._address, wanted)
+        self._permit(where, kind.event_name, "events", caller)
+        try:
+            return entries(kind, wanted, found)
+        except PayloadInvalid as problem:
+            raise Defect(f"the events of {where._address} cannot be read: {problem}") from problem
 
     def send(self, command: Callable[P, Any], *args: P.args, **kwargs: P.kwargs) -> str:
         """Send a message to `app.actor(Kind, id).command`, durably, in a transaction of its own; returns the intent's id.
@@ -317,14 +342,19 @@ class Akter:
         return own_id(caller.key if scope is None else scope, id)
 
     def _authorize(self, member: Member, caller: Caller) -> None:
-        definition, address, command = member.handle._definition, member.handle._address, member.command
+        command = member.command
+        if command.mark.internal and not isinstance(caller, System):
+            raise Unauthorized(f"{command.where} is internal: only the deployment's own code may call it")
+        self._permit(member.handle, command.name, command.mark.kind, caller)
+
+    def _permit(self, handle: Handle, member: str, kind: AccessKind, caller: Caller) -> None:
+        definition, address = handle._definition, handle._address
         if definition.options.access is None and self.authorize is None and isinstance(caller, System):
             return
-        asked = Access(caller, address.tenant_id, definition.name, address.actor_id, command.name, command.mark.kind)
-        if command.mark.internal and caller.key.startswith('["System"') is False:
-            raise Unauthorized(f"{command.where} is internal: only the deployment's own code may call it")
-        if not allowed(asked, definition.options.access, self.authorize):
-            raise Unauthorized(f"{type(caller).__name__} may not call {command.where}")
+        wanted = Access(caller, address.tenant_id, definition.name, address.actor_id, member, kind)
+        if not allowed(wanted, definition.options.access, self.authorize):
+            verb = "read" if kind == "events" else "call"
+            raise Unauthorized(f"{type(caller).__name__} may not {verb} {definition.kind.__name__}.{member}")
 
     def _wire(self) -> Wire:
         return Wire(self.engine, self._statements)

@@ -60,16 +60,19 @@ def _key(*parts: object) -> str:
     return json.dumps(parts, ensure_ascii=False, separators=(",", ":"))
 
 
+AccessKind: TypeAlias = Literal["command", "query", "events"]
+
+
 @dataclass(frozen=True, slots=True)
 class Access:
-    """What an access policy is asked: may `caller` do this?"""
+    """What an access policy is asked: may `caller` do this? `member` is the command's or query's name, or that of an event to read."""
 
     caller: Caller
     tenant: str
     actor: str
     id: str
     member: str
-    kind: Literal["command", "query"]
+    kind: AccessKind
 
 
 Policy: TypeAlias = Callable[[Access], bool]

@@ -9,6 +9,7 @@ from typing import Any
 
 from akter.context import inside
 from akter.errors import PayloadInvalid, TurnEnded
+from akter.event import Asked, Page
 from akter.identity import CommandId
 from akter.intent import Cancel, Emit, Enqueue, Request, Send
 from akter.sql import OwnSql
@@ -30,11 +31,14 @@ class Capability:
         "_open_sql",
         "_owner",
         "_poison",
+        "_read",
         "_thread",
         "_where",
         "event_bytes",
+        "event_sequence",
         "requests",
         "sql",
+        "touched",
     )
 
     def __init__(
@@ -42,14 +46,18 @@ class Capability:
         where: str,
         mint: Callable[[Send | Enqueue], CommandId],
         open_sql: Callable[[], OwnSql],
+        read: Callable[[Asked], Page],
+        event_sequence: int,
         max_payload_bytes: int,
         owner: object,
     ) -> None:
         self._where, self._mint, self._open_sql, self._max_payload_bytes = where, mint, open_sql, max_payload_bytes
-        self._owner = owner
+        self._read, self.event_sequence, self._owner = read, event_sequence, owner
         self.requests: list[tuple[str, Request]] = []
         self.event_bytes = 0
         self.sql: OwnSql | None = None
+        self.touched = False
+        """Whether the handler used the turn's connection, for SQL of its own or to read events."""
         self._thread, self._open = threading.get_ident(), True
         self._poison: BaseException | None = None
 
@@ -93,12 +101,23 @@ class Capability:
         return id
 
     def _count_event(self, request: Emit) -> None:
-        if self.event_bytes + len(request.payload) > MAX_EVENT_BYTES:
-            raise PayloadInvalid(f"{self._where}: the events of one turn are limited to {MAX_EVENT_BYTES} bytes")
+        # Counted even when it is refused, so that a handler which goes on gets no later event in: there is no gap in what it told.
         self.event_bytes += len(request.payload)
+        if self.event_bytes > MAX_EVENT_BYTES:
+            self._too_much(f"the events of one turn are limited to {MAX_EVENT_BYTES} bytes: let it send itself a message and go on there")
 
     def _too_much(self, said: str) -> None:
         raise PayloadInvalid(f"{self._where}: {said}")
+
+    def read_events(self, wanted: Asked) -> Page:
+        """A page of the events that were committed before this turn."""
+        self.check()
+        self.touched = True
+        try:
+            return self._read(wanted)
+        except BaseException as problem:
+            self.poison(problem)
+            raise
 
     def connection(self) -> Any:
         """The turn's SQLAlchemy connection."""
@@ -110,6 +129,7 @@ class Capability:
 
     def _own_sql(self) -> OwnSql:
         self.check()
+        self.touched = True
         if self.sql is None:
             try:
                 self.sql = self._open_sql()

@@ -16,7 +16,7 @@ from akter.command import MARK, Command, Mark
 from akter.errors import DeclarationError, PayloadInvalid
 from akter.identity import Placement
 from akter.job import Cancellation, DeadLetter, Job
-from akter.payload import default_of
+from akter.payload import Event, default_of
 
 MAX_STATE_BYTES = 65_536
 _LARGEST = 256 * 1024 * 1024
@@ -50,6 +50,7 @@ class Definition:
         "aliases",
         "codec",
         "creating",
+        "events",
         "fields",
         "jobs",
         "kind",
@@ -85,7 +86,21 @@ class Definition:
         for job in self.jobs.values():
             _check_routes(job, self.members)
         self.names = _stored_names(kind, self.members)
+        self.events: dict[str, type[Event]] = {}
         self.creating = any(member.mark.creates for member in self.members.values())
+
+    def claim(self, event: type[Event]) -> None:
+        """Let the actor emit events of a class; raises `PayloadInvalid` when another class of its events has the same stored name."""
+        if self.events.get(event.event_name) is event:
+            return
+        for name in (event.event_name, *event.event_aliases):
+            other = self.events.setdefault(name, event)
+            if (other.__module__, other.__qualname__) != (event.__module__, event.__qualname__):
+                raise PayloadInvalid(
+                    f"{self.kind.__name__} emits {other.__module__}.{other.__qualname__} and {event.__module__}.{event.__qualname__}, "
+                    f"which are both stored as {name!r}: give one of them another name= in its class statement"
+                )
+            self.events[name] = event
 
     def fresh(self) -> dict[str, Any]:
         """The fields of an actor nobody has changed yet."""

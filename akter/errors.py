@@ -82,6 +82,22 @@ class OutcomeUnknown(Unavailable):
     """The database was lost while it committed, so the command may or may not have run. Ask again under the same command id."""
 
 
+class UnknownCursor(AkterError, ValueError):
+    """This cursor is none of this actor's events: it is malformed, or ahead of the newest one."""
+
+
+class RetentionGap(AkterError, LookupError):
+    """Events after this cursor were pruned. What is left starts after `resume_after`; the gap is from `after` to there."""
+
+    def __init__(self, message: str = "", *, after: str, resume_after: str) -> None:
+        super().__init__(
+            message
+            or f"events after cursor {after} were pruned: what is left starts after cursor {resume_after}, so read on from there, "
+            "and take what is missing from somewhere else"
+        )
+        self.after, self.resume_after = after, resume_after
+
+
 class SchemaError(AkterError):
     """The database's akter schema cannot be used by this library."""
 

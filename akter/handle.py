@@ -113,7 +113,8 @@ def _refusal(definition: Definition, name: str) -> str:
     if name in definition.members:
         return f"{where} is called by akter when its job ends, not on a handle"
     if name in definition.reserved:
-        return f"{where} belongs to a turn: use it as self.{name} inside a @command or @query. To send from outside use app.send(...)"
+        outside = "To read from outside use app.events(handle, ...)" if name == "events" else "To send from outside use app.send(...)"
+        return f"{where} belongs to a turn: use it as self.{name} inside a @command or @query. {outside}"
     if hasattr(definition.kind, name) and not name.startswith("_"):
         return f"{where} is not a command: mark it @command or @query to call it on a handle"
     known = ", ".join(sorted(member for member in definition.members if not definition.members[member].mark.route))

@@ -10,6 +10,7 @@ from typing import Any, ParamSpec, Protocol, TypeAlias
 import msgspec
 
 from akter.errors import PayloadInvalid
+from akter.event import Asked, Page
 from akter.identity import Address, check_name
 from akter.job import Job
 from akter.payload import Event
@@ -86,6 +87,15 @@ class Recorder(Protocol):
 
     def record(self, request: Request) -> str:
         """Keep a request until the turn commits, and return its id."""
+        ...
+
+    def read_events(self, wanted: Asked) -> Page:
+        """A page of the actor's committed events."""
+        ...
+
+    @property
+    def event_sequence(self) -> int:
+        """The sequence of the actor's newest committed event, zero when it has none."""
         ...
 
     def connection(self) -> Any:

@@ -14,13 +14,14 @@ from akter.call import Call
 from akter.capability import Capability
 from akter.context import running
 from akter.errors import AkterError, Defect, PayloadInvalid, Unavailable
+from akter.event import Asked, Page
 from akter.fault import Faults
 from akter.identity import CommandId
-from akter.intent import Enqueue, Send
+from akter.intent import Emit, Enqueue, Send
 from akter.rejection import Rejection
 from akter.sql import OwnSql
-from akter.store import failure
-from akter.store.flight import Line
+from akter.store import failure, log
+from akter.store.flight import Line, Row
 from akter.store.rows import key
 from akter.store.turn import Admitted
 from akter.store.wire import Statements
@@ -95,14 +96,26 @@ class Member:
             raise self.ended.rejection
         return self.ended.result
 
-    def handle(self, open_sql: Callable[[Member], OwnSql]) -> None:
+    def handle(self, open_sql: Callable[[Member], OwnSql], read: Callable[[Member, Line], list[Row]]) -> None:
         """Run the handler on the state that was read; raises `Defect` or `Unavailable` when nothing of it may be committed."""
         with self.call.watch.handling():
-            self._handle(open_sql)
+            self._handle(open_sql, read)
 
-    def _handle(self, open_sql: Callable[[Member], OwnSql]) -> None:
-        where = self.call.command.where
-        self.capability = Capability(where, self._mint, lambda: open_sql(self), self._around.max_payload_bytes, self._around.owner)
+    def _handle(self, open_sql: Callable[[Member], OwnSql], read: Callable[[Member, Line], list[Row]]) -> None:
+        around, found = self._around, self.found
+
+        def read_events(wanted: Asked) -> Page:
+            return log.page(read(self, log.reading(around.statements, self.call.address, wanted, found.event_sequence)))
+
+        self.capability = Capability(
+            self.call.command.where,
+            self._mint,
+            lambda: open_sql(self),
+            read_events,
+            found.event_sequence,
+            around.max_payload_bytes,
+            around.owner,
+        )
         outer, token = sys.exception(), running.set(self.capability)
         try:
             actor, loaded = self._load()
@@ -206,6 +219,12 @@ class Member:
     def requests(self) -> list[Line]:
         """The statements that write what the handler asked for."""
         return [] if self.refused else staging.lines(self._around.statements, self.call, self.capability.requests)
+
+    @property
+    def event_sequence(self) -> int:
+        """The sequence of the actor's newest event once this is committed."""
+        emitted = () if self.refused else (request for _, request in self.capability.requests if isinstance(request, Emit))
+        return self.found.event_sequence + sum(1 for _ in emitted)
 
     def committed(self) -> None:
         """Tell whoever watches that it is committed."""

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, cast, dataclass_transf
 import msgspec
 
 from akter import annotation
-from akter.codec import Codec, Upcast, check_defaults
+from akter.codec import Codec, Upcast, check_defaults, upcast
 from akter.errors import DeclarationError
 
 T = TypeVar("T")
@@ -114,6 +114,15 @@ class Event(msgspec.Struct, metaclass=_EventType, frozen=True):
     _codec: ClassVar[Codec[Any]]
 
 
+E = TypeVar("E", bound=Event)
+
+
 def event_codec(kind: type[Event]) -> Codec[Event]:
     """The codec of an event class."""
     return kind._codec
+
+
+def decode_event(kind: type[E], raw: bytes, version: int) -> E:
+    """An event from its stored form of any version; raises `PayloadInvalid` for a newer version, or one that cannot be read."""
+    codec: Codec[E] = kind._codec
+    return codec.decode(upcast(raw, version, kind.event_migrations, f"the event {kind.event_name}"))

@@ -14,11 +14,12 @@ from akter.command import Command
 from akter.context import running
 from akter.definition import Definition
 from akter.errors import AkterError, Defect, InsideTurn, PayloadInvalid, TurnEnded, Unavailable
+from akter.event import Asked, Page
 from akter.identity import Address
 from akter.intent import Request
 from akter.rejection import Rejection
-from akter.store import failure, reading
-from akter.store.flight import Line, Lost, StatementFailed, raw
+from akter.store import failure, log, reading
+from akter.store.flight import Line, Lost, Row, StatementFailed, raw
 from akter.store.reading import Seen
 from akter.store.rows import key
 from akter.store.wire import Statements, Wire
@@ -33,10 +34,10 @@ class _Moved(BaseException):
 class Reading:
     """One query: what the actor's verbs talk to while its handler runs."""
 
-    __slots__ = ("_begin", "_open", "_problem", "_sql", "_thread", "_where")
+    __slots__ = ("_begin", "_open", "_problem", "_read", "_sql", "_thread", "_where", "event_sequence")
 
-    def __init__(self, where: str, begin: Callable[[], sql.OwnSql]) -> None:
-        self._where, self._begin = where, begin
+    def __init__(self, where: str, begin: Callable[[], sql.OwnSql], read: Callable[[Asked], Page], event_sequence: int) -> None:
+        self._where, self._begin, self._read, self.event_sequence = where, begin, read, event_sequence
         self._open, self._thread = True, threading.get_ident()
         self._sql: sql.OwnSql | None = None
         self._problem: BaseException | None = None
@@ -69,6 +70,11 @@ class Reading:
         """Nothing can be asked for."""
         self.check()
         raise AssertionError(request)
+
+    def read_events(self, wanted: Asked) -> Page:
+        """A page of the events up to the one that was the newest when the query began."""
+        self.alive()
+        return self._read(wanted)
 
     def connection(self) -> Any:
         """A SQLAlchemy connection on the query's read-only snapshot."""
@@ -115,13 +121,25 @@ class Queries:
             # A pooled connection may have died since it was last used; a query writes nothing, so it may simply run again.
             return self._attempt(definition, query, address, arguments, deadline)
 
+    def events(self, address: Address, wanted: Asked) -> Page:
+        """A page of an actor's committed events; raises `Unavailable`."""
+        deadline = time.monotonic() + self._execution
+        try:
+            return self._page(address, wanted, deadline)
+        except Unavailable:
+            return self._page(address, wanted, deadline)
+
+    def _page(self, address: Address, wanted: Asked, deadline: float) -> Page:
+        with Wire(self._engine, self._compiled) as wire:
+            return log.page(self._fly(wire, [log.reading(self._compiled, address, wanted, None)], deadline))
+
     def _attempt(self, definition: Definition, query: Command, address: Address, arguments: Any, deadline: float) -> Any:
         with Wire(self._engine, self._compiled) as wire:
             try:
                 if query.mark.sql:
                     seen = self._snapshot(wire, address, deadline)
                 else:
-                    seen = self._fly(wire, [self._read(address)], deadline)
+                    seen = Seen(*self._fly(wire, [self._read(address)], deadline)[0])
                 try:
                     return self._handle(definition, query, address, arguments, wire, seen, deadline)
                 except _Moved:
@@ -137,11 +155,13 @@ class Queries:
     def _snapshot(self, wire: Wire, address: Address, deadline: float) -> Seen:
         rest = max(1, int((deadline - time.monotonic()) * 1000))
         limits = {"statement_timeout": f"{rest}ms", "idle_in_transaction_session_timeout": f"{rest + 1000}ms"}
-        return self._fly(wire, [_SNAPSHOT, Line(self._compiled.get(reading.limit), limits), self._read(address)], deadline)
+        return Seen(*self._fly(wire, [_SNAPSHOT, Line(self._compiled.get(reading.limit), limits), self._read(address)], deadline)[0])
 
-    def _fly(self, wire: Wire, lines: list[Line], deadline: float) -> Seen:
+    def _fly(self, wire: Wire, lines: list[Line], deadline: float) -> list[Row]:
+        if (misuse := wire.misuse) is not None:
+            raise InsideTurn(f"the query left its connection {misuse}: finish that before it reads events")
         try:
-            return Seen(*wire.fly(lines, max(0.001, deadline - time.monotonic()))[-1].rows[0])
+            return wire.fly(lines, max(0.001, deadline - time.monotonic()))[-1].rows
         except StatementFailed as failed:
             raise failure.of_statement(failed.error, "", self._compiled.schema) from failed.error
         except Lost as lost:
@@ -151,16 +171,21 @@ class Queries:
         self, definition: Definition, query: Command, address: Address, arguments: Any, wire: Wire, seen: Seen, deadline: float
     ) -> Any:
         moved = False
+        head = seen.event_sequence or 0
+
+        def read(wanted: Asked) -> Page:
+            return log.page(self._fly(wire, [log.reading(self._compiled, address, wanted, head)], deadline))
 
         def begin() -> sql.OwnSql:
             nonlocal moved
             if not wire.in_transaction:
-                moved = self._snapshot(wire, address, deadline).version != seen.version
+                now = self._snapshot(wire, address, deadline)
+                moved = (now.version, now.event_sequence) != (seen.version, seen.event_sequence)
             if moved:
                 raise _Moved
             return sql.OwnSql(wire, 1.0, lambda problem: None, savepoint=False)
 
-        where = Reading(query.where, begin)
+        where = Reading(query.where, begin, read, head)
         outer, token = sys.exception(), running.set(where)
         try:
             fields = definition.fresh() if seen.value is None else definition.load(seen.value, seen.payload_version or 0)

@@ -17,7 +17,7 @@ from akter.member import Member, Surroundings
 from akter.sql import BACK_TO_SAVEPOINT, OwnSql
 from akter.store import failure, plans
 from akter.store import turn as statements
-from akter.store.flight import Line, Lost, StatementFailed, raw
+from akter.store.flight import Line, Lost, Row, StatementFailed, raw
 from akter.store.rows import key, parameters
 from akter.store.turn import FENCE, Admitted
 from akter.store.wire import Wire
@@ -49,7 +49,7 @@ class Turn:
         member.admit(found)
         if member.replayed is None:
             self._around.faults.at("before_handler", call)
-            member.handle(self.open_sql)
+            member.handle(self.open_sql, self.read)
             self.check_time(call)
             self._around.faults.at("before_commit", call)
             now_ms = self.commit([member])
@@ -173,6 +173,18 @@ class Turn:
             raise failure.of_statement(failed.error, member.call.id, self._around.statements.schema) from failed.error
         except Lost as lost:
             raise Unavailable(f"the database connection was lost: {lost}", command_id=member.call.id) from lost
+
+    def read(self, member: Member, line: Line) -> list[Row]:
+        """What a handler asks of its own actor in this transaction."""
+        where, id = member.call.command.where, member.call.id
+        if (misuse := self._wire.misuse) is not None:
+            raise Defect(f"{where} read events while its connection was {misuse}: finish that first", command_id=id)
+        try:
+            return self._wire.fly([line], left(self._deadline) + _GRACE)[0].rows
+        except StatementFailed as failed:
+            raise failure.of_statement(failed.error, id, self._around.statements.schema) from failed.error
+        except Lost as lost:
+            raise Unavailable(f"the database connection was lost: {lost}", command_id=id) from lost
 
     def _limits(self) -> dict[str, str]:
         rest = max(1, int(left(self._deadline) * 1000))

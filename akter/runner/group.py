@@ -55,7 +55,12 @@ class Group:
     def _join(self, delivery: Delivery, admitted: Admitted) -> None:
         address, member = delivery.call.address, Member(delivery.call, self._around)
         if (before := self._before.get(address)) is not None:
-            admitted = admitted._replace(value=before.value, payload_version=before.payload_version, created=before.created)
+            admitted = admitted._replace(
+                value=before.value,
+                payload_version=before.payload_version,
+                created=before.created,
+                event_sequence=before.event_sequence,
+            )
         member.admit(admitted)
         if member.replayed is None:
             if self._closed or address in self._left:
@@ -64,7 +69,7 @@ class Group:
             self._around.faults.at("before_handler", delivery.call)
             started = time.monotonic()
             try:
-                member.handle(_no_sql)
+                member.handle(_no_sql, _no_sql)
             finally:
                 took = time.monotonic() - started
                 self._closed = took > SLOW
@@ -80,7 +85,7 @@ class Group:
 
     def _carry(self, address: Address, member: Member) -> None:
         """What the next message of the same actor finds, and who of its members writes its state."""
-        after, ended = member.found, member.ended
+        after, ended = member.found._replace(event_sequence=member.event_sequence), member.ended
         if member.mark() is not None:
             after = after._replace(created=True)
         if ended is not None and ended.state is not None:
@@ -101,5 +106,5 @@ class Group:
             self._around.faults.at("after_commit", member.call)
 
 
-def _no_sql(member: Member) -> NoReturn:
+def _no_sql(member: Member, *_: object) -> NoReturn:
     raise NeedsOwnTurn(member.call.id)

@@ -102,8 +102,8 @@ class Deliverer:
             return False
         faults.at("before_handler", call)
         started = time.monotonic()
-        member.handle(turn.open_sql)
-        self.pace.saw(call.command, time.monotonic() - started, used_sql=member.capability.sql is not None)
+        member.handle(turn.open_sql, turn.read)
+        self.pace.saw(call.command, time.monotonic() - started, used_sql=member.capability.touched)
         turn.check_time(call)
         faults.at("before_commit", call)
         turn.commit([member], [self.settler.done([delivery.row])] if self._ride else [])

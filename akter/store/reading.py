@@ -19,6 +19,7 @@ class Seen(NamedTuple):
     value: bytes | None
     version: int | None
     payload_version: int | None
+    event_sequence: int | None
     now_ms: int
 
 
@@ -31,6 +32,7 @@ def state_of() -> ExecutableReturnsRows:
         type_coerce(cast(state.c.value, Text), LargeBinary),
         state.c.version,
         state.c.payload_version,
+        generations.c.event_sequence,
         now_ms().label("now_ms"),
     ).select_from(rows.outerjoin(generations, mine[0]).outerjoin(state, mine[1]))
 

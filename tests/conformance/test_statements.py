@@ -13,7 +13,7 @@ import pytest
 import sqlalchemy
 
 from akter.identity import Address, address
-from akter.store import reading
+from akter.store import log, reading
 from akter.store import turn as statements
 from akter.store.flight import Compiled, Line, Link, Rows, StatementFailed, compile_core, fly, raw
 from akter.store.rows import key, parameters
@@ -229,12 +229,15 @@ def test_the_statements_of_a_turn_find_their_rows_by_primary_key(client, beside,
     if not many:
         lines["query"] = Line(client.compiled(reading.state_of), key(chosen[0]))
         lines["receipt"] = Line(client.compiled(reading.receipt_of), {**key(chosen[0]), "command_id": "c"})
+        asked = {"after": 0, "upto": 2, "names": ["Made"], "limit": 10}
+        lines["events"] = Line(client.compiled(log.read), {**key(chosen[0]), **asked})
     wanted = {
         "lock": {"actor_generations_pkey"},
         "read": {"actor_generations_pkey", "actor_state_pkey", "actor_receipts_pkey"},
         "write": {"actor_generations_pkey", "actor_state_pkey"},
         "query": {"actor_generations_pkey", "actor_state_pkey"},
         "receipt": {"actor_receipts_pkey"},
+        "events": {"actor_generations_pkey", "actor_events_pkey"},
     }
     for name, line in lines.items():
         nodes = list(_nodes(_explain(client, line)))
@@ -264,7 +267,12 @@ def _fill(beside: Any) -> None:
         f"INSERT INTO {{akter}}.actor_receipts ({identity}, {names}) "
         f"SELECT {identity}, 'c' || n, 'add', 'h', 'k', 'o', 0, 0 FROM {{akter}}.actor_generations, generate_series(1, 2) n"
     )
-    for table in ("actor_generations", "actor_state", "actor_receipts"):
+    names = "sequence, event, command_id, value, emitted_at_ms"
+    beside(
+        f"INSERT INTO {{akter}}.actor_events ({identity}, {names}) "
+        f"SELECT {identity}, n, 'Made', 'c', to_json(1), 0 FROM {{akter}}.actor_generations, generate_series(1, 2) n"
+    )
+    for table in ("actor_generations", "actor_state", "actor_receipts", "actor_events"):
         beside(f"ANALYZE {{akter}}.{table}")
 
 

@@ -19,6 +19,7 @@ from akter import (
     Cancellation,
     CommandId,
     DeadLetter,
+    Entry,
     Event,
     Job,
     Payload,
@@ -124,6 +125,8 @@ class Order(
             raise Closed
         self.status, self.total = "awaiting payment", sum(line.quantity * line.price for line in lines)
         self.emit(OrderPlaced(order=self.id, total=self.total))
+        assert_type(self.events(OrderPlaced), list[Entry[OrderPlaced]])
+        assert_type(self.event_cursor, str)
         assert_type(self.enqueue(self.charge, customer=customer, amount=self.total), str)
         self.enqueue(self.charge, customer, self.total, currency="USD")
         self.enqueue(self.fetch)
@@ -164,6 +167,11 @@ class Order(
     def summary(self) -> tuple[str, int]:
         return self.status, self.total
 
+    @query
+    def totals(self, after: str | None = None) -> list[tuple[str, int]]:
+        page = self.events(OrderPlaced, after=after, limit=100)
+        return [(entry.cursor, entry.event.total) for entry in page if entry.timestamp < datetime.now(UTC)]
+
     @query(timeout=1.0)
     def count(self, at_least: int = 0) -> int:
         return max(at_least, len(self.lines))
@@ -194,6 +202,9 @@ def use(engine: Engine) -> None:
     with app.command_id(app.mint_command_id(), scope="shop"), app.acting_as(Anonymous()):
         order.expire()
     assert_type(app.mint_command_id(), CommandId)
+    assert_type(app.events(order, OrderPlaced), list[Entry[OrderPlaced]])
+    for entry in app.events(order, OrderPlaced, after="3", limit=10):
+        assert_type((entry.cursor, entry.event, entry.command_id, entry.timestamp), tuple[str, OrderPlaced, str, datetime])
     assert_type(app.send(order.place, "ada", [Line(sku="kettle", quantity=1)]), str)
     assert_type(app.send(app.actor(Front).knock, times=2), str)
     with engine.begin() as connection:

@@ -128,6 +128,14 @@ class Order(Actor):
     def summary(self) -> tuple[str, int]:
         return self.status, 1
 
+    @query
+    def history(self) -> list[int]:
+        self.events(Line)  # expect-error: no event
+        self.events(Placed, after=5)  # expect-error: cursors are text
+        self.events(Placed, 5)  # expect-error: the cursor has a name
+        self.event_cursor = "5"  # expect-error: it is read
+        return [entry.event.totle for entry in self.events(Placed)]  # expect-error: misspelt field
+
     @command(intern=True)  # expect-error: misspelt option
     def misspelt(self) -> None: ...
 
@@ -169,6 +177,9 @@ def use(engine: Engine, anything: Any) -> None:
     app.actor(Counter, "v").value(5)  # expect-error: one argument too many
     app.actor(Counter, "v").value() + "x"  # expect-error: a number
     app.new(Line)  # expect-error: no actor
+    app.events(app.actor(Order, "o"), Line)  # expect-error: no event
+    app.events(Order, Placed)  # expect-error: a handle, not the class
+    total: int = app.events(app.actor(Order, "o"), Placed)[0].total  # expect-error: the event is in the entry
     app.command_id(5)  # expect-error: text, or a minted id
     app.acting_as("ada")  # expect-error: a caller
     User(5)  # expect-error: subjects are text

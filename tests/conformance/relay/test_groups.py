@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from post import LEASE, Mailbox, Node, eventually, handled, letters, send_many
+from post import LEASE, Arrived, Mailbox, Node, eventually, handled, letters, send_many
 
 from akter import tables
 from akter.testing import advance, inspect, pause_next, receipts, settle
@@ -212,6 +212,26 @@ def test_messages_for_one_actor_share_a_transaction_each_on_what_the_one_before_
     assert len(found.receipts) == 4
     assert beside("SELECT attempts FROM {akter}.actor_outbox") == [(1,)]
     assert handled.order == ["before", *(f"{kind}-{number}" for number, kind in enumerate(kinds))]
+
+
+def test_a_member_that_reads_events_leaves_and_finds_those_of_the_members_before_it(one: Node, beside: Any) -> None:
+    read: dict[str, list[str]] = {}
+    cursors: dict[str, str] = {}
+
+    def look(mailbox: Mailbox, letter: str) -> None:
+        cursors[letter] = mailbox.event_cursor
+        if letter == "c":
+            read[letter] = [entry.event.letter for entry in mailbox.events(Arrived)]
+
+    handled.on_take = look
+    for letter in "abcd":
+        mixed(one.app, **{letter: "take"})
+        beside("UPDATE {akter}.actor_outbox SET target_id = 'm'")
+        beside("SELECT pg_sleep(0.002)")
+    settle(one.app, one.runner)
+    assert read == {"c": letters(one.app, "m")[: letters(one.app, "m").index("c")]}
+    assert cursors == {letter: str(letters(one.app, "m").index(letter)) for letter in "abcd"}
+    assert [entry.event.letter for entry in one.app.events(one.app.actor(Mailbox, "m"), Arrived)] == letters(one.app, "m")
 
 
 def test_followers_of_a_member_that_left_follow_it(one: Node, beside: Any) -> None:
