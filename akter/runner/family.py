@@ -7,6 +7,7 @@ from typing import Any, NamedTuple, Protocol
 
 from akter.runner.lane import Lane
 from akter.store.flight import Line, Row
+from akter.store.wire import Wire
 
 
 class Probe(NamedTuple):
@@ -32,12 +33,12 @@ class Family(Protocol):
 
     lane: Lane
 
-    def claim(self, probe: Probe) -> Line:
-        """The statement that claims for it."""
+    def claim(self, probe: Probe) -> Sequence[Line]:
+        """The statements that claim for it."""
         ...
 
-    def taken(self, answer: Sequence[Row]) -> Taken:
-        """What that statement took."""
+    def taken(self, answers: Sequence[Sequence[Row]], probe: Probe, wire: Wire) -> Taken:
+        """What those statements took; `wire`, which is in no transaction, is for what can only be claimed after looking."""
         ...
 
     def start(self, rows: Sequence[Any], sent: float, *, full: bool) -> None:

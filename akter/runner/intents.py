@@ -22,7 +22,7 @@ from akter.runner.settler import about
 from akter.store import claim
 from akter.store.claim import Claimed
 from akter.store.flight import Line, Row
-from akter.store.wire import Statements
+from akter.store.wire import Statements, Wire
 
 logger = logging.getLogger("akter.relay")
 
@@ -48,7 +48,7 @@ class Intents:
         self._stopping = False
         self._alike = settings.lanes.get("intents", 0)
 
-    def claim(self, probe: Probe) -> Line:
+    def claim(self, probe: Probe) -> Sequence[Line]:
         """The statement that claims messages."""
         values: dict[str, Any] = {
             **probe._asdict(),
@@ -56,10 +56,11 @@ class Intents:
             "lease_ms": round(self._lease() * 1000),
             "max_backoff_ms": round(self._settings.max_backoff * 1000),
         }
-        return Line(self._statements.get(claim.intents), values)
+        return [Line(self._statements.get(claim.intents), values)]
 
-    def taken(self, answer: Sequence[Row]) -> Taken:
+    def taken(self, answers: Sequence[Sequence[Row]], probe: Probe, wire: Wire) -> Taken:
         """What the statement took."""
+        (answer,) = answers
         rows = [Claimed(*row) for row in answer if row[2] is not None]
         return Taken(rows, answer[0][0], answer[0][1])
 

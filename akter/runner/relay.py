@@ -84,15 +84,24 @@ class Relay:
             if not shares:
                 return Pass(behind=tuple(behind), quiet=quiet)
             sent = time.monotonic()
-            for first, last in self._ranges():
-                self._claim(shares, first, last)
-            behind = [family for family in behind if all(share.family is not family for share in shares)]
-            for share in shares:
-                if share.family.lane.claimed(share.free, len(share.rows), share.left):
-                    behind.append(share.family)
-                if share.rows:
-                    share.family.start(share.rows, sent, full=share.room == 0)
+            try:
+                for first, last in self._ranges():
+                    self._claim(shares, first, last)
+            finally:
+                # What was claimed before a later statement failed is held all the same.
+                behind = [family for family in behind if all(share.family is not family for share in shares)]
+                behind += self._start(shares, sent)
             return Pass(sum(len(share.rows) for share in shares), tuple(behind), quiet)
+
+    def _start(self, shares: Sequence[_Share], sent: float) -> list[Family]:
+        """Start what was claimed; returns the families for which to claim again at once."""
+        behind: list[Family] = []
+        for share in shares:
+            if share.family.lane.claimed(share.free, len(share.rows), share.left):
+                behind.append(share.family)
+            if share.rows:
+                share.family.start(share.rows, sent, full=share.room == 0)
+        return behind
 
     def _share(self, family: Family) -> _Share | None:
         if not family.lane.seats:
@@ -121,18 +130,20 @@ class Relay:
                 asked.append((share, Probe(first, last, share.room, *share.family.lane.probe(share.room, last - first + 1))))
         if not asked:
             return
-        lines = [Line(self._statements.get(plans.generic_and_soon), {}), *(share.family.claim(probe) for share, probe in asked)]
+        asking = [(share, probe, share.family.claim(probe)) for share, probe in asked]
+        lines = [Line(self._statements.get(plans.generic_and_soon), {}), *(line for _, _, lines in asking for line in lines)]
         with Wire(self._engine, self._statements) as wire:
             try:
-                answers = wire.fly(lines, _SECONDS)[1:]
+                answers = [answer.rows for answer in wire.fly(lines, _SECONDS)[1:]]
+                for share, probe, mine in asking:
+                    taken = share.family.taken(answers[: len(mine)], probe, wire)
+                    del answers[: len(mine)]
+                    share.rows += taken.rows
+                    share.left = share.left or taken.found > len(taken.rows) or taken.deepest >= probe.each
             except StatementFailed as failed:
                 raise failure.of_statement(failed.error, "", self._statements.schema) from failed.error
             except Lost as lost:
                 raise Unavailable(f"the database connection was lost: {lost}") from lost
-        for (share, probe), answer in zip(asked, answers, strict=True):
-            taken = share.family.taken(answer.rows)
-            share.rows += taken.rows
-            share.left = share.left or taken.found > len(taken.rows) or taken.deepest >= probe.each
 
     def _idle(self, seconds: float) -> bool:
         end = time.monotonic() + seconds

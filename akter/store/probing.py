@@ -1,0 +1,76 @@
+"""How a claim finds due rows of the outbox and locks those that nobody else holds; what the claims of all families share."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sqlalchemy import ARRAY, Column, ColumnElement, Integer, Text, bindparam, cast, exists, func, literal_column, or_, select, true
+
+from akter.store.clock import statement_ms
+from akter.tables import outbox, pauses
+
+KEY = ("bucket", "routing_key", "intent_id")
+"""What names a row of the outbox."""
+
+
+def counted(candidates: Any) -> Any:
+    """How many candidates there are, and how many in the fullest bucket."""
+    per_bucket = select(func.count().label("rows")).select_from(candidates).group_by(candidates.c.bucket).subquery("per_bucket")
+    rows = per_bucket.c["rows"]
+    none: ColumnElement[int] = literal_column("0")
+    found, deepest = func.coalesce(func.sum(rows), none), func.coalesce(func.max(rows), none)
+    return select(cast(found, Integer).label("found"), cast(deepest, Integer).label("deepest")).subquery("counted")
+
+
+def served(family: str) -> Any:
+    """The registered types that nobody paused, as one array, worked out once per claim."""
+    given = func.unnest(bindparam("served", type_=ARRAY(Text()))).table_valued(Column("type", Text()), name="given").render_derived()
+    name: ColumnElement[str] = literal_column(f"'{family}'")
+    paused = exists().where(pauses.c.family == name, or_(pauses.c.target == literal_column("''"), pauses.c.target == given.c["type"]))
+    chosen = select(func.array_agg(given.c["type"], type_=ARRAY(Text()))).where(~paused).scalar_subquery()
+    # As an expression, not as a sub-select: `= ANY (SELECT ...)` would compare with its rows.
+    return func.coalesce(chosen, literal_column("'{}'::text[]"), type_=ARRAY(Text()))
+
+
+def candidates(kind: str, only: Any, *also: str) -> Any:
+    """One index range per bucket, so the cost follows due rows of one kind, never future timers or other kinds. No locks.
+
+    A bucket gives `each` rows at most: else every claim would read a backlog many times over.
+    """
+    buckets = func.generate_series(bindparam("first", type_=Integer()), bindparam("last", type_=Integer()))
+    each = buckets.table_valued(Column("bucket", Integer()), name="each").render_derived()
+    # The filter stands inside the probe: due rows nobody here can take must not fill its limit.
+    due = (
+        select(*(outbox.c[name] for name in (*KEY, *also)), outbox.c.due_at_ms)
+        .where(
+            outbox.c.bucket == each.c.bucket,
+            outbox.c.kind == literal_column(f"'{kind}'"),
+            outbox.c.due_at_ms <= statement_ms(),
+            only,
+        )
+        .order_by(outbox.c.due_at_ms)
+        .limit(bindparam("each", type_=Integer()))
+        .lateral("due")
+    )
+    chosen = select(*(due.c[name] for name in (*KEY, *also))).select_from(each.join(due, true()))
+    return chosen.order_by(due.c.due_at_ms).limit(bindparam("probe", type_=Integer())).cte("candidates")
+
+
+def locked(candidates: Any, *also: str) -> Any:
+    """The first `limit` candidates that are still due and that nobody else holds.
+
+    They are looked up one by one, in their order, until there are enough: a join would let the planner read everything that is due,
+    and would lock rows that are not taken. `also`: columns wanted as they were before the claim.
+    """
+    row = (
+        select(*(outbox.c[name] for name in (*KEY, *also)))
+        .where(
+            *(outbox.c[name] == candidates.c[name] for name in KEY),
+            # Said so that the due index is of no use: it would look a row up among all that are due in its bucket.
+            outbox.c.due_at_ms + literal_column("0") <= statement_ms(),
+        )
+        .with_for_update(skip_locked=True)
+        .lateral("row")
+    )
+    chosen = select(*row.c).select_from(candidates.join(row, true()))
+    return chosen.limit(bindparam("limit", type_=Integer())).cte("locked")
