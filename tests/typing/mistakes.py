@@ -179,7 +179,7 @@ def use(engine: Engine, anything: Any) -> None:
     app.new(Line)  # expect-error: no actor
     app.events(app.actor(Order, "o"), Line)  # expect-error: no event
     app.events(Order, Placed)  # expect-error: a handle, not the class
-    total: int = app.events(app.actor(Order, "o"), Placed)[0].total  # expect-error: the event is in the entry
+    print(app.events(app.actor(Order, "o"), Placed)[0].total)  # expect-error: the event is in the entry
     app.command_id(5)  # expect-error: text, or a minted id
     app.acting_as("ada")  # expect-error: a caller
     User(5)  # expect-error: subjects are text
