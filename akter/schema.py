@@ -20,10 +20,23 @@ from threading import Lock
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from sqlalchemy import Connection, Engine, MetaData, text
+from sqlalchemy.exc import DBAPIError
 
 from akter.errors import ConfigurationError, SchemaError
 from akter.schema_lock import LOCK_TIMEOUT, WAIT, connected, exclusively, key
-from akter.schema_state import RELATIONS, REVISIONS, VERSION_TABLE, Newer, checked, position, revision_of, stamps, verify
+from akter.schema_state import (
+    INSUFFICIENT_PRIVILEGE,
+    RELATIONS,
+    REVISIONS,
+    VERSION_TABLE,
+    Newer,
+    checked,
+    position,
+    refuse_place,
+    revision_of,
+    stamps,
+    verify,
+)
 from akter.tables import SCHEMA, metadata
 
 if TYPE_CHECKING:
@@ -50,8 +63,9 @@ def upgrade(where: Engine | Connection, revision: str = "head", *, schema: str =
     """Bring the schema forward to `revision`, creating it if need be, in one transaction.
 
     A schema that is already there, or newer, is left as it is. On a connection inside a transaction, the caller commits. Raises
-    `SchemaError` when another migration or a reader of the tables is in the way for too long, `SchemaTooNew` when the database needs a
-    newer library, and `ConfigurationError` for an unknown revision, a bad schema name or an Alembic that already runs in this process.
+    `SchemaError` when another migration or a reader of the tables is in the way for too long or the role may not do it, `SchemaTooNew` when
+    the database needs a newer library, and `ConfigurationError` for an unknown revision, a bad schema name, a database that is not UTF8 or
+    an Alembic that already runs in this process. Nothing is changed then.
     """
     checked(schema)
     if position(revision) < 0:
@@ -214,9 +228,15 @@ def creation(schema: str) -> str:
 
 
 def prepare(connection: Connection, schema: str) -> str | None:
-    """Before revisions run: create the schema, and tell the revision it is at. Raises `Newer`, and `SchemaError` as `verify` does."""
+    """Before revisions run: create the schema, and tell the revision it is at.
+
+    Raises `Newer`, `SchemaError` as `verify` does, and what `refuse_place` raises.
+    """
+    found = revision_of(stamps(connection, schema), schema)
+    if found is None:
+        refuse_place(connection, schema)
     connection.execute(text(creation(schema)))
-    return revision_of(stamps(connection, schema), schema)
+    return found
 
 
 def finish(connection: Connection, schema: str) -> str | None:
@@ -231,8 +251,14 @@ def _command(verb: str, connection: Connection, revision: str, schema: str, wait
     from alembic import command
 
     config = _config(schema, connection=connection, wait=wait)
-    with _alembic():
-        (command.upgrade if verb == "upgrade" else command.downgrade)(config, revision)
+    try:
+        with _alembic():
+            (command.upgrade if verb == "upgrade" else command.downgrade)(config, revision)
+    except DBAPIError as error:
+        if getattr(error.orig, "sqlstate", None) != INSUFFICIENT_PRIVILEGE:
+            raise
+        said = " ".join(str(error.orig).split())
+        raise SchemaError(f"{said}: nothing was changed; run this as the owner of schema {schema} and of its tables") from error
     return Move(config.attributes["before"], config.attributes["after"])
 
 

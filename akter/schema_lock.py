@@ -18,7 +18,9 @@ from sqlalchemy import Connection, Engine, TextClause, text
 from sqlalchemy.exc import DBAPIError
 from tenacity import RetryCallState, Retrying, retry_if_exception, stop_after_attempt, wait_fixed
 
+from akter import encoding
 from akter.errors import ConfigurationError, SchemaError
+from akter.limits import seconds
 
 logger = logging.getLogger("akter.schema")
 T = TypeVar("T")
@@ -75,7 +77,7 @@ def connected(where: Engine | Connection) -> Generator[Connection]:
     if isinstance(where, Connection):
         yield where
     else:
-        with where.connect() as connection:
+        with encoding.opened(where) as connection:
             yield connection.execution_options(isolation_level="READ COMMITTED", postgresql_readonly=False)
 
 
@@ -88,7 +90,7 @@ def exclusively(connection: Connection, schema: str, work: Callable[[], T], *, w
     if getattr(connection.connection.driver_connection, "autocommit", False):
         raise ConfigurationError("a migration needs a transaction, and this connection is in AUTOCOMMIT")
     nested = connection.in_transaction()
-    deadline = time.monotonic() + wait
+    deadline = time.monotonic() + seconds("a migration: wait", wait)
     retrying = Retrying(
         retry=retry_if_exception(_in_the_way),
         stop=stop_after_attempt(ATTEMPTS),

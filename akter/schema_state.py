@@ -11,6 +11,7 @@ from sqlalchemy import Connection, text
 from sqlalchemy.exc import DBAPIError
 
 import akter
+from akter import encoding
 from akter.errors import ConfigurationError, SchemaError, SchemaMissing, SchemaOutdated, SchemaTooNew
 from akter.tables import SCHEMA, metadata
 
@@ -31,6 +32,11 @@ STATUS = """
               FROM pg_attribute a JOIN pg_class c ON c.oid = a.attrelid JOIN pg_namespace n ON n.oid = c.relnamespace
              WHERE n.nspname = '{schema}' AND c.relkind IN ('r', 'p') AND a.attnum > 0 AND NOT a.attisdropped) AS columns
 """
+PLACE = text(
+    "SELECT current_setting('server_encoding') AS encoding, current_database() AS database, current_user AS role,"
+    " has_database_privilege(current_database(), 'CREATE') AS may_create,"
+    " (SELECT has_schema_privilege(oid, 'CREATE') FROM pg_namespace WHERE nspname = :schema) AS may_fill"
+)
 UNDEFINED = {"42P01", "42703", "3F000"}
 INSUFFICIENT_PRIVILEGE = "42501"
 
@@ -74,6 +80,24 @@ def verify(connection: Connection, *, schema: str = SCHEMA) -> None:
         if not nested:
             connection.rollback()
     _judge(row, schema, remedy)
+
+
+def refuse_place(connection: Connection, schema: str) -> None:
+    """Refuse a database in which this role cannot create the tables, or nobody should.
+
+    Raises `SchemaError` for missing rights, and `ConfigurationError` for an encoding.
+    """
+    place = connection.execute(PLACE, {"schema": schema}).one()
+    encoding.refuse(place.encoding)
+    if place.may_fill is None and not place.may_create:
+        raise SchemaError(
+            f"permission denied for database {place.database}: {place.role} may not create schema {schema} in it: run this as the owner of "
+            f'the database, who may also make one for this role: CREATE SCHEMA "{schema}" AUTHORIZATION "{place.role}"'
+        )
+    if place.may_fill is False:
+        raise SchemaError(
+            f"permission denied for schema {schema}: {place.role} may create nothing in it: run this as the owner of the schema"
+        )
 
 
 def _judge(row: Any, schema: str, remedy: str) -> None:

@@ -14,6 +14,7 @@ import sqlalchemy.exc
 from sqlalchemy import ClauseElement, Connection, Engine, Integer, QueuePool, Text, func, select
 from sqlalchemy import cast as sql_cast
 
+from akter import encoding
 from akter.errors import ConfigurationError, Unavailable
 from akter.store import failure
 from akter.store.flight import Compiled, Line, Link, Lost, Rows, StatementFailed, compile_core, fly, raw
@@ -88,7 +89,7 @@ class Wire:
 
     def _check_out(self, engine: Engine, command_id: str) -> None:
         try:
-            self.connection = engine.connect()
+            self.connection = encoding.opened(engine)
         except (sqlalchemy.exc.TimeoutError, sqlalchemy.exc.DBAPIError, psycopg.Error, OSError) as error:
             raise failure.of_connecting(error, command_id) from error
         self._driver = cast("psycopg.Connection[Any]", self.connection.connection.driver_connection)
@@ -103,10 +104,7 @@ class Wire:
             ((pid, server, client),) = fly(self._driver, link, [Line(self.statements.fixed(_PROBE), {})], 10.0)[0].rows
         except StatementFailed as failed:
             raise failure.of_statement(failed.error, command_id, self.statements.schema) from failed.error
-        if server != "UTF8":
-            raise ConfigurationError(
-                f"the database is encoded in {server}: akter needs a UTF8 database, createdb --encoding=UTF8 --template=template0"
-            )
+        encoding.refuse(server)
         if client != "UTF8":
             raise ConfigurationError(
                 f"the engine sets client_encoding to {client}: akter needs UTF8, so leave it out of the engine's options"

@@ -9,6 +9,7 @@ from typing import Any
 from django.db import router
 from django.db.migrations.operations.base import Operation
 
+from akter import encoding
 from akter.contrib.django import database
 from akter.errors import SchemaTooNew
 from akter.schema import sql
@@ -83,6 +84,8 @@ def _current(schema_editor: Any, schema: str, *, newer: int | None) -> int:
         cursor.execute("SELECT set_config('lock_timeout', %s, true)", [LOCK_TIMEOUT])
         cursor.execute("SELECT to_regclass(%s) IS NOT NULL", [f'"{schema}".{VERSION_TABLE}'])
         if not cursor.fetchone()[0]:
+            cursor.execute("SHOW server_encoding")
+            encoding.refuse(cursor.fetchone()[0])
             return -1
         cursor.execute(f'SELECT version_num FROM "{schema}".{VERSION_TABLE}')
         try:
