@@ -13,9 +13,10 @@ from typing import Self
 from urllib.parse import quote
 from weakref import WeakSet
 
+from akter.embedded import watcher
 from akter.embedded.cluster import Cluster
 from akter.embedded.share import Share
-from akter.embedded.watcher import Postmaster, alone, leave, postmaster
+from akter.embedded.watcher import Held, Postmaster, alone, leave, postmaster
 from akter.errors import ConfigurationError, Unavailable
 
 
@@ -58,7 +59,8 @@ class Server:
     def start(self) -> Self:
         """Start the server or join the one that runs; once started, start it again if it crashed.
 
-        Takes about a second the first time, which makes the files, and a tenth of one later. Raises ConfigurationError if it cannot run.
+        Takes about a second the first time, which makes the files, and a tenth of one later. Raises ConfigurationError if it cannot run,
+        and Unavailable, naming the process in the way, when another one starts or stops it and does not get on for a minute.
         """
         directory = self.data
         with self._guard:
@@ -69,10 +71,12 @@ class Server:
                     )
                 self._cluster.prepare()
             try:
-                with alone(directory, create=True):
+                with alone(directory, create=True, patience=watcher.HELD):
                     # Before anything is started, so that nothing survives a process that is killed meanwhile.
                     self._share = self._share or Share(directory, remove=not self._cluster.durable)
                     self._cluster.run()
+            except Held as held:
+                raise _in_the_way(directory, held) from held
             except OSError as error:
                 self.stop()
                 raise ConfigurationError(
@@ -84,11 +88,17 @@ class Server:
         return self
 
     def stop(self) -> None:
-        """Stop using the server, and end it unless other processes use it; harmless if it was not started, or here only by a fork."""
+        """Stop using the server, and end it unless other processes use it; harmless if it was not started, or here only by a fork.
+
+        Raises Unavailable, and leaves the server to its next user, when another process starts or stops it and does not get on.
+        """
         with self._guard:
             share, self._share = self._share, None
             if share is not None and share.end():
-                leave(self.data, remove=not self._cluster.durable, patience=0.0)
+                try:
+                    leave(self.data, remove=not self._cluster.durable, patience=0.0, held=watcher.HELD)
+                except Held as held:
+                    raise _in_the_way(self.data, held) from held
 
     def url(self, database: str = "postgres", driver: str = "+psycopg") -> str:
         """The URL of a database: for SQLAlchemy as it is, for psycopg with `driver=""`.
@@ -154,6 +164,13 @@ class Server:
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.data}>"
+
+
+def _in_the_way(directory: Path, held: Held) -> Unavailable:
+    return Unavailable(
+        f"The PostgreSQL in {directory} is held by {held.holder}, which has been about to start or stop it for {watcher.HELD:g} s: "
+        "wait for it, or end it."
+    )
 
 
 _servers: WeakSet[Server] = WeakSet()

@@ -29,8 +29,20 @@ IMMEDIATE = (signal.SIGQUIT, 10.0)
 """What asks a server to end, and for how many seconds it is waited for."""
 
 
+HELD = 60.0
+"""Seconds after which a process that holds the lock is taken for stuck, unless its server is just recovering or shutting down."""
+
 LINGER = 0.5
 """Seconds in which a server that was about to start when its owner was killed shows itself."""
+
+
+class Held(Exception):
+    """Another process prepares, starts or stops the server, and does not get on; its pid, and what is known of it."""
+
+    def __init__(self, pid: int | None) -> None:
+        self.pid = pid
+        self.holder = "another process" if pid is None else f"process {pid} ({_program(pid)})"
+        super().__init__(f"held by {self.holder}")
 
 
 class Postmaster(NamedTuple):
@@ -92,19 +104,62 @@ def open_lock(path: Path, *, create: bool) -> int:
 
 
 @contextmanager
-def alone(directory: Path, *, create: bool) -> Generator[None]:
-    """One process at a time prepares, starts or stops the server of a directory."""
+def alone(directory: Path, *, create: bool, patience: float | None = None) -> Generator[None]:
+    """One process at a time prepares, starts or stops the server of a directory.
+
+    Raises `Held` after `patience` seconds; without, it waits as long as it takes.
+    """
     while True:
         lock = open_lock(directory / LOCK, create=create)
         try:
-            fcntl.flock(lock, fcntl.LOCK_EX)
+            _take(lock, directory, patience)
             if _is_still(lock, directory / LOCK):
+                os.ftruncate(lock, 0)
+                os.pwrite(lock, b"%d" % os.getpid(), 0)
                 yield
                 return
         finally:
             # Closing is not enough: a process forked meanwhile holds a copy.
             fcntl.flock(lock, fcntl.LOCK_UN)
             os.close(lock)
+
+
+def _take(lock: int, directory: Path, patience: float | None) -> None:
+    if patience is None:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        return
+    end = time.monotonic() + patience
+    while True:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return
+        except BlockingIOError:
+            if time.monotonic() > end:
+                # A server that recovers or shuts down may take its time, which its holder limits.
+                if not _changes(directory):
+                    said = os.pread(lock, 20, 0)
+                    raise Held(int(said) if said.isdigit() else None) from None
+                end = time.monotonic() + patience
+        time.sleep(0.02)
+
+
+def _changes(directory: Path) -> bool:
+    found = postmaster(directory)
+    return found is not None and not found.ready and _is_postmaster(found.pid, str(directory / CLUSTER))
+
+
+def _program(pid: int) -> str:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return "which has ended, but not what it forked"
+    except PermissionError:
+        pass
+    try:
+        words = os.fsdecode(Path(f"/proc/{pid}/cmdline").read_bytes()).split("\0")
+    except OSError:
+        return "still there"
+    return " ".join(words).strip()[:80] or "still there"
 
 
 def _is_still(lock: int, path: Path) -> bool:
@@ -115,19 +170,20 @@ def _is_still(lock: int, path: Path) -> bool:
         return False
 
 
-def leave(directory: Path, *, remove: bool, patience: float) -> None:
+def leave(directory: Path, *, remove: bool, patience: float, held: float | None = None) -> None:
     """Stop the server unless somebody still uses it, and remove what is to be thrown away.
 
-    After a death there is `patience`, in seconds: the lock may be there for a moment, and the server may be only just starting.
+    After a death there is `patience`, in seconds: the lock may be there for a moment, and the server may be only just starting. Raises
+    `Held` when another process starts or stops it for longer than `held` seconds.
     """
     end = time.monotonic() + patience
     with suppress(FileNotFoundError):
-        while not _last_one_stops(directory, remove=remove, patience=min(patience, LINGER)) and time.monotonic() < end:
+        while not _last_one_stops(directory, remove=remove, patience=min(patience, LINGER), held=held) and time.monotonic() < end:
             time.sleep(0.05)
 
 
-def _last_one_stops(directory: Path, *, remove: bool, patience: float) -> bool:
-    with alone(directory, create=False):  # somebody may be removing the directory
+def _last_one_stops(directory: Path, *, remove: bool, patience: float, held: float | None) -> bool:
+    with alone(directory, create=False, patience=held):  # somebody may be removing the directory
         users = open_lock(directory / USERS, create=False)
         try:
             fcntl.flock(users, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -6,12 +6,13 @@ import json
 import os
 import sys
 import threading
+from pathlib import Path
 from typing import Any
 
 import psycopg
 from sqlalchemy import text
 
-from akter.embedded import Server, engine, engine_server, stop
+from akter.embedded import Server, engine, engine_server, stop, watcher
 
 
 class Child:
@@ -64,6 +65,12 @@ class Child:
         if child:
             os.waitpid(child, 0)
         return ["parent" if child else "child", os.getpid()]
+
+    def hold(self, data: str) -> int:
+        """Take the lock under which a server is started, and keep it."""
+        self.held = watcher.alone(Path(data), create=True)
+        self.held.__enter__()
+        return os.getpid()
 
     def leave(self, way: str) -> None:
         if way == "_exit":

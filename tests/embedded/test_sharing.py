@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,8 @@ from typing import Any
 import psycopg
 import pytest
 
-from akter.embedded import Server
+from akter.embedded import Server, watcher
+from akter.errors import Unavailable
 
 
 @pytest.mark.parametrize("account", ["this", "ordinary"], indirect=True)
@@ -161,3 +163,69 @@ def test_a_forked_child_keeps_a_temporary_server(
     process.ask("stop")
     assert ends(pid)
     assert vanishes(data)
+
+
+def test_a_start_that_another_process_holds_up_ends_and_names_that_process(
+    child: Callable[..., Any], data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(watcher, "HELD", 0.3)
+    holder = child()
+    pid = holder.ask("hold", str(data))
+    server = Server(data)
+    with pytest.raises(Unavailable, match=rf"{data} is held by process {pid} \(.*child\.py\), .* wait for it, or end it"):
+        server.start()
+    assert not server.started
+    holder.kill()
+    with server, psycopg.connect(server.url(driver="")) as connection:
+        assert connection.execute("SELECT 1").fetchall() == [(1,)]
+
+
+def test_a_stop_that_another_process_holds_up_ends_and_leaves_the_server_to_its_next_user(
+    child: Callable[..., Any], data: Path, monkeypatch: pytest.MonkeyPatch, ends: Callable[[int], bool]
+) -> None:
+    monkeypatch.setattr(watcher, "HELD", 0.3)
+    server, holder = Server(data).start(), child()
+    pid, holding = server.pid, holder.ask("hold", str(data))
+    with pytest.raises(Unavailable, match=rf"is held by process {holding} "):
+        server.stop()
+    assert not server.started
+    holder.kill()
+    with server:
+        assert server.pid == pid
+    assert ends(pid)
+
+
+def test_a_lock_that_only_a_fork_still_holds_is_said_to_be_one(
+    child: Callable[..., Any], data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(watcher, "HELD", 0.3)
+    holder = child()
+    pid, forked = holder.ask("hold", str(data)), holder.ask("fork")[1]
+    os.kill(pid, signal.SIGKILL)
+    holder.popen.wait()
+    with pytest.raises(Unavailable, match=rf"process {pid} \(which has ended, but not what it forked\)"):
+        Server(data).start()
+    os.kill(forked, signal.SIGKILL)
+
+
+def test_a_server_that_recovers_is_waited_for(child: Callable[..., Any], data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(watcher, "HELD", 0.1)
+    pidfile = data / "pgdata" / "postmaster.pid"
+    with Server(data) as server:
+        said, holder, second = pidfile.read_text(), child(), Server(data)
+        pidfile.write_text(said.replace("ready", "starting"))
+        holder.ask("hold", str(data))
+        other = child()
+        other.tell("start", str(data))
+        waiting = threading.Thread(target=second.start)
+        waiting.start()
+        waiting.join(1.0)
+        assert waiting.is_alive()
+        holder.kill()
+        # At once, since half a file is none.
+        (data / "said").write_text(said)
+        os.replace(data / "said", pidfile)
+        waiting.join(20.0)
+        with second:
+            assert second.pid == server.pid
+        assert other.answer() == server.pid
