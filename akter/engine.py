@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Generator
+from contextlib import contextmanager
 from typing import Any
 
 import sqlalchemy
@@ -81,6 +83,20 @@ def _checked(engine: Engine) -> Engine:
             "leave out poolclass, or use NullPool"
         )
     return engine
+
+
+@contextmanager
+def unhindered(engine: Engine) -> Generator[Engine]:
+    """The engine, or one like it while its pool has no connection to give: whoever asks may hold the last one."""
+    pool = engine.pool
+    if not isinstance(pool, QueuePool) or pool.size() == 0 or not 0 <= pool._max_overflow <= pool.checkedout() - pool.size():
+        yield engine
+        return
+    beside = Engine(pool.recreate(), engine.dialect, engine.url, hide_parameters=engine.hide_parameters)
+    try:
+        yield beside
+    finally:
+        beside.dispose()
 
 
 def seats(engine: Engine) -> int:

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from sqlalchemy import Connection, Engine
 
 from akter.clock import Clock
+from akter.engine import unhindered
 from akter.errors import Unavailable
 from akter.store import deployment, failure
 from akter.store.deployment import Deployment, Placed
@@ -63,7 +64,8 @@ class Joining:
         from akter import schema
 
         name = self._statements.schema
-        with Wire(self._engine, self._statements) as wire:
+        # A first call may be `within(...)` on the pool's only connection.
+        with unhindered(self._engine) as engine, Wire(engine, self._statements) as wire:
             connection: Connection = wire.connection.execution_options(schema_translate_map={SCHEMA: name})
             try:
                 # By hand, since the engine may be in autocommit, and the database's default serializable or read-only.

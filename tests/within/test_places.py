@@ -26,6 +26,24 @@ def elsewhere(akter_server: Callable[[str], str]) -> Iterator[str]:
         connection.execute(text("DROP DATABASE akter_elsewhere WITH (FORCE)"))
 
 
+@pytest.mark.parametrize("later", [False, True], ids=["first call", "after a sleep"])
+def test_a_pool_of_one_connection_that_is_lent_is_enough(
+    akter_app: Callable[..., Akter], akter_database: str, shared: Any, outbox: Any, later: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = sqlalchemy.create_engine(akter_database, pool_size=1, max_overflow=0, pool_timeout=5)
+    app = akter_app(shared.Inbox, engine=engine)
+    if later:
+        # The machine slept, so the clock is asked again.
+        app.verify()
+        monkeypatch.setattr(app._joining._clock, "_wall", 0.0)
+    with engine.begin() as connection:
+        sent = app.within(connection).send(app.actor(shared.Inbox, "a").take, "x")
+        assert outbox() == []
+    assert outbox() == [sent]
+    assert engine.pool.checkedout() == 0
+    engine.dispose()
+
+
 KINDS = ("core", "session", "psycopg")
 
 
