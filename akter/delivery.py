@@ -14,6 +14,7 @@ from akter.call import Call
 from akter.capability import left
 from akter.errors import OutcomeUnknown, Unavailable
 from akter.fault import Crashed
+from akter.identity import shown_id
 from akter.limits import Limits
 from akter.member import Surroundings
 from akter.store.wire import Wire
@@ -43,7 +44,9 @@ class Delivery:
     def _again(self, call: Call, execution: float, end: float, first: Unavailable) -> Any:
         unknown = isinstance(first, OutcomeUnknown)
         call.retried = True
-        logger.info("turn.retry", extra={"akter_actor": str(call.address), "akter_command_id": call.id, "akter_reason": str(first)})
+        logger.info(
+            "turn.retry", extra={"akter_actor": str(call.address), "akter_command_id": shown_id(call.id), "akter_reason": str(first)}
+        )
 
         def is_over(state: RetryCallState) -> bool:
             return time.monotonic() + state.upcoming_sleep >= end

@@ -131,6 +131,11 @@ def own_id(scope: str, id: object) -> str:
     return f"u:{safe}:{id}"
 
 
+def shown_id(id: str) -> str:
+    """A stored command id as logs and spans show it: without its scope, which may name the caller."""
+    return id.split(":", 2)[2] if id.startswith("u:") and id.count(":") > 1 else id
+
+
 def check_admissible(id: CommandId, window_ms: int, now_ms: int) -> None:
     """Refuse an id that another retry window or a clock of the future made; raises `InvalidCommandId`."""
     if id.expires_at_ms - id.issued_at_ms != window_ms:

@@ -34,6 +34,13 @@ class Limits:
             raise ConfigurationError(f"Akter: max_payload_bytes is a number of bytes from 1 to {_MOST_BYTES}")
 
 
+def seconds(what: str, value: object) -> float:
+    """How long to wait, in seconds; raises `ConfigurationError` for what is no time: negative, not a number, or for ever."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= _MOST_SECONDS:
+        raise ConfigurationError(f"{what} is seconds between 0 and {_MOST_SECONDS:.0f}, not {value!r}")
+    return value
+
+
 def window_ms(window: timedelta) -> int:
     """A retry window in milliseconds; raises `ConfigurationError` unless it is from one millisecond to 30 days."""
     milliseconds = window // timedelta(milliseconds=1) if isinstance(window, timedelta) else 0

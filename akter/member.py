@@ -16,7 +16,7 @@ from akter.context import running
 from akter.errors import AkterError, Defect, PayloadInvalid, Unavailable
 from akter.event import Asked, Page
 from akter.fault import Faults
-from akter.identity import CommandId
+from akter.identity import CommandId, shown_id
 from akter.intent import Emit, Enqueue, Send
 from akter.rejection import Rejection
 from akter.sql import OwnSql
@@ -179,7 +179,7 @@ class Member:
         logger.error(
             "turn.defect",
             exc_info=problem,
-            extra={"akter_actor": str(call.address), "akter_command": call.command.name, "akter_command_id": call.id},
+            extra={"akter_actor": str(call.address), "akter_command": call.command.name, "akter_command_id": shown_id(call.id)},
         )
         return Defect(f"{call.command.where} of {call.address} failed and nothing was saved: {failure.reason(problem)}", command_id=call.id)
 

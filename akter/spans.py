@@ -14,6 +14,7 @@ from opentelemetry.trace import Span, StatusCode, Tracer, TracerProvider
 
 import akter
 from akter.errors import AkterError, Defect, OutcomeUnknown, Unavailable
+from akter.identity import shown_id
 from akter.metrics import Instruments
 from akter.watch import Hop, Watch
 
@@ -207,11 +208,6 @@ class TurnWatch(Watch):
             labels = {"actor_type": self._attributes["actor.type"]}
             self._instruments.turns.add(1, {**labels, "outcome": outcome})
             self._instruments.duration.record((time.time_ns() - self._started_ns) / 1_000_000, labels)
-
-
-def shown_id(id: str) -> str:
-    """A command id without its scope, which may name the caller."""
-    return id.split(":", 2)[2] if id.startswith("u:") and id.count(":") > 1 else id
 
 
 def _trigger(call: Call) -> str:

@@ -68,10 +68,10 @@ class Telemetry:
         observer = self._seen()
         return NO_HOP if observer is None else observer.hop(row)
 
-    def staged(self, kind: str) -> None:
-        """A message was sent from outside a turn."""
-        if self._observer is not None:
-            self._observer.staged({kind: 1})
+    def staged(self, kind: str, number: int = 1) -> None:
+        """Messages were sent from outside a turn."""
+        if (observer := self._seen()) is not None:
+            observer.staged({kind: number})
 
     def waited(self, since: float, pool: str) -> None:
         """A connection was waited for since then, a `time.perf_counter()` value."""

@@ -30,6 +30,7 @@ from akter.store import failure, outside
 from akter.store.flight import Line, Lost, StatementFailed
 from akter.store.outside import Statement
 from akter.store.wire import Statements, Wire
+from akter.telemetry import Telemetry
 
 P = ParamSpec("P")
 
@@ -45,6 +46,7 @@ class Door(Protocol):
     schema: str
     max_payload_bytes: int
     wakes: Wakes
+    telemetry: Telemetry
 
     def next_id(self, delay_ms: int, due_at_ms: int | None) -> tuple[str, str]:
         """A new intent id, or the one that a `command_id` block gives: as it is stored, and as the caller knows it."""
@@ -201,6 +203,7 @@ class Staging:
         driver = lent.driver
         with together(lent) if len(messages) > 1 and alone(driver) else nullcontext():
             write(lambda statement, text: lent.execute(statement, text, schema), messages)
+        self._door.telemetry.staged("intent", len(messages))
         if not any(_due_at_once(sent.row) for sent in messages):
             return
         if idle(driver):

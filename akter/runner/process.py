@@ -22,6 +22,8 @@ from sqlalchemy.pool import ConnectionPoolEntry, QueuePool
 import akter
 from akter.app import Akter
 from akter.errors import AkterError, ConfigurationError
+from akter.identity import shown_id
+from akter.limits import seconds as checked
 from akter.runner.intent import Deliverer
 from akter.runner.intents import Intents
 from akter.runner.lane import Lane
@@ -142,6 +144,7 @@ class Runner:
     def drain(self, seconds: float = 300.0) -> None:
         """Deliver until nothing is due and nothing runs, in this thread's time; works whether or not the runner was started."""
         self._check_process()
+        checked("Runner.drain: seconds", seconds)
         self.app.verify()
         self.relay.drain(seconds)
 
@@ -152,6 +155,7 @@ class Runner:
         """
         if os.getpid() != self._pid:
             return Report(True, 0, 0, 0, 0, ())
+        checked("Runner.stop: grace", grace)
         with self._lock:
             if self._report is None:
                 self._report = self._stop(grace)
@@ -179,7 +183,8 @@ class Runner:
         self._engine.dispose()
         counts = self._deliverer.counts
         logger.info(
-            "runner.stopped", extra={"akter_runner": self.incarnation_id, "akter_left": list(left), "akter_released": counts.released}
+            "runner.stopped",
+            extra={"akter_runner": self.incarnation_id, "akter_left": [shown_id(id) for id in left], "akter_released": counts.released},
         )
         return Report(not left, counts.delivered, counts.retried, counts.parked, counts.released, left)
 

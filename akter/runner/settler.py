@@ -20,6 +20,7 @@ from akter.errors import (
     Unavailable,
     UnknownActor,
 )
+from akter.identity import shown_id
 from akter.store import settle
 from akter.store.claim import Claimed
 from akter.store.flight import Line, Lost, StatementFailed
@@ -130,6 +131,6 @@ def about(row: Claimed) -> dict[str, Any]:
         "akter_actor": f"{row.target_type}/{row.target_id}",
         "akter_tenant": row.tenant_id,
         "akter_command": row.command,
-        "akter_command_id": row.intent_id,
+        "akter_command_id": shown_id(row.intent_id),
         "akter_attempts": row.attempts,
     }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -250,6 +251,59 @@ def test_turns_receipts_and_the_relay_are_counted_without_ids(app: Akter, seen: 
     assert metrics["akter.pool.wait_ms"][(("pool", "turn"),)] == 2
     labels = {name for series in metrics.values() for labels in series for name, _ in labels}
     assert labels <= {"actor_type", "outcome", "kind", "pool"}
+
+
+@conformance("OBS-05")
+def test_what_is_staged_is_counted_wherever_it_was_sent_from(app: Akter, seen: Seen) -> None:
+    box = app.actor(Box, "b")
+    app.send(box.put, "pen")
+    with app.engine.begin() as connection:
+        staging = app.within(connection)
+        staging.send(box.put, "ink")
+        staging.after(timedelta(hours=1)).send(box.put, "cap")
+        staging.send_many([(box.put, {"thing": str(number)}) for number in range(10)])
+    assert seen.metrics()["akter.outbox.staged"] == {(("kind", "intent"),): 13}
+
+
+@conformance("OBS-05")
+def test_the_metrics_are_prometheus_text_by_opentelemetrys_exporter(app: Akter) -> None:
+    exporter = pytest.importorskip("opentelemetry.exporter.prometheus", reason="the extra `test` has it")
+    from prometheus_client import REGISTRY, generate_latest
+
+    meters = MeterProvider([exporter.PrometheusMetricReader()])
+    app.telemetry.use(meter_provider=meters)
+    try:
+        app.actor(Box, "b").put("pen")
+        with pytest.raises(Full):
+            app.actor(Box, "b").put("elephant")
+        app.telemetry.sampled([backlog.Count("intent", "Box", "due", 3, 1500, 1)])
+        text = generate_latest(REGISTRY).decode()
+    finally:
+        meters.shutdown()
+    said = {re.sub(r'otel_scope_\w+="[^"]*",?', "", line).replace(",}", "}") for line in text.splitlines() if line.startswith("akter_")}
+    assert {
+        'akter_turns_total{actor_type="Box",outcome="success"} 1.0',
+        'akter_turns_total{actor_type="Box",outcome="rejection"} 1.0',
+        "akter_receipts_written_total{} 2.0",
+        'akter_outbox_rows{kind="intent"} 3.0',
+        'akter_relay_lag_ms_milliseconds{kind="intent"} 1500.0',
+        'akter_relay_stuck_rows{kind="intent"} 1.0',
+    } <= said, text
+
+
+def test_no_record_of_the_log_names_the_caller(app: Akter, caplog: pytest.LogCaptureFixture) -> None:
+    app.authorize = lambda access: True
+    box = app.actor(Box, "b")
+    with app.acting_as(User("ada@example.org")):
+        with app.command_id("request-7"), pytest.raises(Defect):
+            app.actor(Box, "b").put("bomb")
+        with app.command_id("request-8"):
+            app.send(box.put, "bomb")
+    with Runner(app, listen=False) as runner:
+        runner.drain()
+    told = {(record.getMessage(), getattr(record, "akter_command_id", None)) for record in caplog.records if record.name != "akter.runner"}
+    assert told == {("turn.defect", "request-7"), ("turn.defect", "request-8"), ("relay.retry", "request-8")}
+    assert "ada" not in "".join(str(vars(record)) for record in caplog.records if record.name.startswith("akter"))
 
 
 @conformance("OBS-06")
