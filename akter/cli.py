@@ -6,6 +6,7 @@ To add a command, write it with click in a module of its own and name it in `ELS
 from __future__ import annotations
 
 import logging
+import math
 import re
 from collections.abc import Generator
 from contextlib import contextmanager
@@ -58,6 +59,20 @@ class Commands(click.Group):
             raise click.ClickException(_hidden(_explained(error), ctx.params.get("url"))) from error
 
 
+class Seconds(click.FloatRange):
+    """A number of seconds from 0 to a day; "nan" and "inf" are numbers to Python, but no time to wait."""
+
+    def __init__(self) -> None:
+        super().__init__(0, 86_400)
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Read it; fails for what is out of range or not finite."""
+        seconds = super().convert(value, param, ctx)
+        if not math.isfinite(seconds):
+            self.fail(f"{value} is not a number of seconds from 0 to 86400.", param, ctx)
+        return seconds
+
+
 class Target:
     """The database and the schema that a command works on."""
 
@@ -98,7 +113,7 @@ def main(ctx: click.Context, url: str | None, schema: str) -> None:
     "--check", "checking", is_flag=True, help="Change nothing; exit with 1 and the reason unless this library can use the schema."
 )
 @click.option("--sql", "offline", is_flag=True, help="Print the SQL instead of running it; REVISION may be FROM:TO.")
-@click.option("--wait", default=60.0, show_default=True, metavar="SECONDS", help="How long to wait for another migration.")
+@click.option("--wait", default=60.0, show_default=True, type=Seconds(), metavar="SECONDS", help="How long to wait for another migration.")
 @click.pass_obj
 def migrate(target: Target, revision: str, checking: bool, offline: bool, wait: float) -> None:
     """Create the akter schema, or bring it to REVISION (the newest)."""

@@ -12,9 +12,12 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from sqlalchemy import Connection, Engine
+from sqlalchemy.exc import DBAPIError
 
+from akter import encoding, schema_state
 from akter.errors import AkterError, ConfigurationError
 from akter.finding import Finding, findings
+from akter.limits import seconds as checked
 from akter.store import apart, backlog, presence, repair
 from akter.store.backlog import Count, Cursor, Reason, Waiting
 from akter.store.presence import IDLE_MS, SILENT_MS, Present
@@ -48,7 +51,8 @@ class Operator:
         for row in operator.waiting(reason="parked"):
             operator.discard(row.intent_id, why="the shop closed")
 
-    Every statement is limited to ten seconds. What it changes commits with its audit row, or not at all.
+    Every statement is limited to ten seconds. What it changes commits with its audit row, or not at all. Raises `SchemaError` where there
+    are no tables of akter's, or none that its role may read.
     """
 
     def __init__(self, engine: Engine, *, schema: str = SCHEMA, by: str = "") -> None:
@@ -90,8 +94,10 @@ class Operator:
         """Whether a runner whose label begins with `label` lives and looks for work.
 
         `silent`: seconds without a sign of life after which a runner is gone. `idle`: seconds without a look for work after which it is
-        stuck. A runner whose seats are all taken by slow handlers still looks.
+        stuck. A runner whose seats are all taken by slow handlers still looks. Raises `ConfigurationError` for what is no time.
         """
+        checked("health: silent", silent)
+        checked("health: idle", idle)
         with self._reading() as connection:
             found = [runner for runner in presence.present(connection) if runner.label.startswith(label)]
         living = [runner for runner in found if runner.silent_ms <= silent * 1000]
@@ -151,11 +157,17 @@ class Operator:
     def _transaction(self, isolation: Any, *, read_only: bool) -> Iterator[Connection]:
         # Said explicitly: an engine of the application's may be in autocommit, and its database have other defaults.
         options = {"isolation_level": isolation, "postgresql_readonly": read_only, "schema_translate_map": {SCHEMA: self._schema}}
-        with self._engine.connect() as given:
+        with encoding.opened(self._engine) as given:
             connection = given.execution_options(**options)
-            with connection.begin():
-                presence.limit(connection, _PATIENCE)
-                yield connection
+            try:
+                with connection.begin():
+                    presence.limit(connection, _PATIENCE)
+                    yield connection
+            except DBAPIError as error:
+                if getattr(error.orig, "sqlstate", None) in {*schema_state.UNDEFINED, schema_state.INSUFFICIENT_PRIVILEGE}:
+                    # Tables or rights are missing: which, and who makes them, is said in words.
+                    schema_state.verify(connection, schema=self._schema)
+                raise
 
 
 def _pauses(found: Sequence[Mapping[str, Any]]) -> backlog.Pauses:

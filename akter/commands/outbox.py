@@ -39,6 +39,8 @@ def list_(
         found = operator.waiting(
             reason=reason, target_type=target_type, intent_id=intent_id, limit=limit, after=None if after is None else _cursor(after)
         )
+        if not found:
+            _refuse_unknown(operator, intent_id, target_type)
     columns = ("intent_id", "kind", "reason", "target_type", "target_id", "command", "due_in_ms", "attempts", "key", "last_error")
     show.rows(found, columns, as_json=as_json, empty="nothing waits")
     if len(found) == limit and not as_json:
@@ -112,6 +114,16 @@ def resume(target: Target, family: str, target_type: str) -> None:
 def _operator(target: Target, by: str = "") -> Iterator[Operator]:
     with target.engine() as engine:
         yield Operator(engine, schema=target.schema, by=by)
+
+
+def _refuse_unknown(operator: Operator, intent_id: str | None, target_type: str | None) -> None:
+    """An empty answer about an id or a type that nobody knows would look like good news."""
+    if intent_id is not None and not operator.waiting(intent_id=intent_id, limit=1):
+        raise click.ClickException(f"there is no message {intent_id} in the outbox: it was delivered, cancelled or discarded")
+    if target_type is not None and target_type not in (served := operator.served()):
+        if not operator.waiting(target_type=target_type, limit=1):
+            known = ", ".join(served) or "none"
+            raise click.ClickException(f"nothing waits for {target_type!r}, and no live runner serves such a type; served are: {known}")
 
 
 def _warn_of_stranger(operator: Operator, target_type: str) -> None:

@@ -15,7 +15,7 @@ from sqlalchemy import Engine
 
 from akter import lines
 from akter.app import Akter
-from akter.cli import Target
+from akter.cli import Seconds, Target
 from akter.commands.application import load
 from akter.commands.ending import LEFT_SOMETHING, Ending, asked_to_end, say
 from akter.commands.supervise import supervise
@@ -35,7 +35,7 @@ _LAST_WORDS = 2.0
     "--grace",
     default=25.0,
     show_default=True,
-    type=click.FloatRange(0, 86_400),
+    type=Seconds(),
     metavar="SECONDS",
     help="For what runs when a signal comes.",
 )

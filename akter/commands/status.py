@@ -7,7 +7,7 @@ import json
 
 import click
 
-from akter.cli import Target
+from akter.cli import Seconds, Target
 from akter.commands import show
 from akter.operating import IDLE_MS, SILENT_MS, Operator
 from akter.store.backlog import AT_MOST
@@ -38,8 +38,22 @@ def status(target: Target, as_json: bool) -> None:
 
 @click.command()
 @click.option("--label", default="", metavar="TEXT", help="Only runners whose label begins so, such as the name of this host.")
-@click.option("--silent", default=SILENT_MS / 1000, show_default=True, metavar="SECONDS", help="Without a sign of life, a runner is gone.")
-@click.option("--idle", default=IDLE_MS / 1000, show_default=True, metavar="SECONDS", help="Without a look for work, a runner is stuck.")
+@click.option(
+    "--silent",
+    default=SILENT_MS / 1000,
+    show_default=True,
+    type=Seconds(),
+    metavar="SECONDS",
+    help="Without a sign of life, a runner is gone.",
+)
+@click.option(
+    "--idle",
+    default=IDLE_MS / 1000,
+    show_default=True,
+    type=Seconds(),
+    metavar="SECONDS",
+    help="Without a look for work, a runner is stuck.",
+)
 @click.pass_obj
 def health(target: Target, label: str, silent: float, idle: float) -> None:
     """Exit with 0 when a runner lives and looks for work, else with 1 and the reason.
