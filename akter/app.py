@@ -20,7 +20,7 @@ from akter.caller import Access, AccessKind, Caller, Policy, System, allowed, ma
 from akter.capability import poison_running
 from akter.context import GivenId, ambient, inside, surround, warn_in_event_loop
 from akter.delivery import Delivery
-from akter.engine import engine_for, seats
+from akter.engine import POOL_TIMEOUT, engine_for, seats
 from akter.errors import (
     CommandExpired,
     Defect,
@@ -79,7 +79,6 @@ class Akter:
         hint: bool = True,
         authorize: Policy | None = None,
     ) -> None:
-        self.engine, self._made_engine = engine_for(target)
         self.schema, self.authorize = schema, authorize
         self.actors = registry.register(actors)
         self.limits = Limits(
@@ -89,6 +88,8 @@ class Akter:
             max_payload_bytes=max_payload_bytes,
             retry_window_ms=window_ms(retry_window),
         )
+        # A pool of the application's own waits as long as the application said.
+        self.engine, self._made_engine = engine_for(target, pool_timeout=min(POOL_TIMEOUT, delivery))
         self.max_payload_bytes = max_payload_bytes
         self.faults, self.telemetry, self._hint = Faults(), Telemetry(), hint
         self._begin()
@@ -168,7 +169,7 @@ class Akter:
             if not may_read(caller, caller_key):
                 raise Unauthorized("this command id belongs to another caller", code="receipt_access_denied", command_id=command_id)
             command = where._definition.names[name]
-            self._authorize(Member(where, command), caller)
+            self._authorize(Member(where, command), caller, ran=True)
             return outcome.answer(kept, command)
         raise LookupError(f"{where._address} has no receipt of {id!s:.300}: it did not run, or its receipt was pruned")
 
@@ -312,9 +313,9 @@ class Akter:
                 result = self._turns.run(self._call(member, arguments, caller, around.given))
         except Exception:
             # Whoever lost the right meanwhile is not told how it ended either.
-            self._authorize(member, caller)
+            self._authorize(member, caller, ran=True)
             raise
-        self._authorize(member, caller)
+        self._authorize(member, caller, ran=True)
         return result
 
     def _call(self, member: Member, arguments: Any, caller: Caller, given: GivenId | None) -> Call:
@@ -341,18 +342,18 @@ class Akter:
     def _own(self, caller: Caller, id: str, scope: str | None) -> str:
         return own_id(caller.key if scope is None else scope, id)
 
-    def _authorize(self, member: Member, caller: Caller) -> None:
+    def _authorize(self, member: Member, caller: Caller, *, ran: bool = False) -> None:
         command = member.command
         if command.mark.internal and not isinstance(caller, System):
             raise Unauthorized(f"{command.where} is internal: only the deployment's own code may call it")
-        self._permit(member.handle, command.name, command.mark.kind, caller)
+        self._permit(member.handle, command.name, command.mark.kind, caller, ran=ran)
 
-    def _permit(self, handle: Handle, member: str, kind: AccessKind, caller: Caller) -> None:
+    def _permit(self, handle: Handle, member: str, kind: AccessKind, caller: Caller, *, ran: bool = False) -> None:
         definition, address = handle._definition, handle._address
         if definition.options.access is None and self.authorize is None and isinstance(caller, System):
             return
         wanted = Access(caller, address.tenant_id, definition.name, address.actor_id, member, kind)
-        if not allowed(wanted, definition.options.access, self.authorize):
+        if not allowed(wanted, definition.options.access, self.authorize, ran=ran):
             verb = "read" if kind == "events" else "call"
             raise Unauthorized(f"{type(caller).__name__} may not {verb} {definition.kind.__name__}.{member}")
 

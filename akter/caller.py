@@ -9,6 +9,7 @@ from typing import Any, Literal, TypeAlias, cast
 
 import msgspec
 
+from akter.errors import AkterError, Defect
 from akter.identity import Address, address, check_name
 
 
@@ -78,12 +79,22 @@ class Access:
 Policy: TypeAlias = Callable[[Access], bool]
 
 
-def allowed(access: Access, *policies: Policy | None) -> bool:
-    """Every given policy must allow; with none, only the deployment's own code may."""
+def allowed(access: Access, *policies: Policy | None, ran: bool = False) -> bool:
+    """Every given policy must allow; with none, only the deployment's own code may.
+
+    `ran`: the command may have run by now. Raises `Defect` when a policy fails.
+    """
     given = [policy for policy in policies if policy is not None]
     if not given:
         return isinstance(access.caller, System)
-    return all(policy(access) is True for policy in given)
+    try:
+        return all(policy(access) is True for policy in given)
+    except AkterError:
+        raise
+    except Exception as problem:
+        so = "the answer is withheld, and what the command did stays" if ran else "the call was refused, and nothing was written"
+        # The problem's own words may quote what the policy knows of the caller.
+        raise Defect(f"the access policy for {access.actor}.{access.member} raised {type(problem).__name__}: {so}") from problem
 
 
 class _Stored(msgspec.Struct, omit_defaults=True):

@@ -18,6 +18,9 @@ from akter.errors import ConfigurationError
 POOL_SIZE = 16
 """Connections of an engine that akter makes; of an engine it is given, the engine's own pool decides."""
 
+POOL_TIMEOUT = 30.0
+"""Seconds that a call waits for a connection of such an engine, unless its time for delivery is shorter."""
+
 CONNECTING = {"connect_timeout": 10, "keepalives_idle": 30, "keepalives_interval": 10, "keepalives_count": 3}
 """Seconds after which a host that does not answer is given up; without them it takes the operating system's two minutes, or hours."""
 

@@ -41,7 +41,7 @@ class TurnEnded(AkterError, RuntimeError):
 
 
 class Defect(AkterError):
-    """A handler failed with an exception that is not a Rejection. Nothing of the turn was saved; the cause is chained."""
+    """A handler, or an access policy, failed with an exception that is not a Rejection. Nothing of it was saved; the cause is chained."""
 
 
 class NotCreated(AkterError):

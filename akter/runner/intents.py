@@ -40,7 +40,7 @@ class Intents:
         deliverer: Deliverer,
         lane: Lane,
         settings: Settings,
-        lease: Callable[[], float],
+        lease: float,
     ) -> None:
         self._statements, self._actors = statements, actors
         self._deliverer, self._settler, self._held = deliverer, deliverer.settler, deliverer.held
@@ -53,7 +53,7 @@ class Intents:
         values: dict[str, Any] = {
             **probe._asdict(),
             "served": list(self._actors),
-            "lease_ms": round(self._lease() * 1000),
+            "lease_ms": round(self._lease * 1000),
             "max_backoff_ms": round(self._settings.max_backoff * 1000),
         }
         return [Line(self._statements.get(claim.intents), values)]
@@ -66,7 +66,7 @@ class Intents:
 
     def start(self, rows: Sequence[Claimed], sent: float, *, full: bool) -> None:
         """Deliver claimed rows; `full`: the claim took as many as it asked for."""
-        until = sent + self._lease()
+        until = sent + self._lease
         rows = sorted(rows, key=lambda row: row.scheduled_at_ms)
         ready: list[Delivery] = []
         unread: list[tuple[Claimed, BaseException]] = []

@@ -28,9 +28,14 @@ class Threads:
     def __init__(self, name: str, most: int) -> None:
         self._name, self._most = name, most
         self._work: queue.SimpleQueue[Work | None] = queue.SimpleQueue()
-        self._lock = threading.Lock()
+        self._lock, self._here = threading.Lock(), threading.local()
         self._started = self._busy = 0
         self._closed = False
+
+    @property
+    def inside(self) -> bool:
+        """Whether one of these threads asks."""
+        return getattr(self._here, "working", False)
 
     def run(self, work: Work) -> None:
         """Do something in one of the threads; raises `RuntimeError` after `close`, and when no thread can be started."""
@@ -52,6 +57,7 @@ class Threads:
                 self._work.put(None)
 
     def _run(self) -> None:
+        self._here.working = True
         while (work := self._work.get()) is not None:
             try:
                 work()
@@ -81,6 +87,11 @@ class Lane:
         self._rows = self._units = 0
         self._widen, self.more, self.sharing = 1, False, False
         self._claimed_at = 0.0
+
+    @property
+    def inside(self) -> bool:
+        """Whether one of its threads asks, which must not wait for the lane."""
+        return self._pool.inside
 
     @property
     def held(self) -> int:

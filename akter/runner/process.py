@@ -27,6 +27,7 @@ from akter.limits import seconds as checked
 from akter.runner.intent import Deliverer
 from akter.runner.intents import Intents
 from akter.runner.lane import Lane
+from akter.runner.lease import claim_lease
 from akter.runner.listener import Listener
 from akter.runner.loop import Loop
 from akter.runner.message import Held
@@ -39,7 +40,6 @@ from akter.tables import SCHEMA
 
 logger = logging.getLogger("akter.runner")
 
-LEAST_LEASE = 37.0
 BESIDE = 2
 """Connections of a runner beside those of its deliveries: one to claim, one for its sign of life."""
 
@@ -66,7 +66,8 @@ class Runner:
     `lanes` are the seats per work family, `{"intents": 64}` unless given: the rows it holds at most. Messages that may not share a
     transaction take a connection each, so no more of them run at once than the engine's pool holds, less two. `label` is for people; a
     runner's identity is random. The other options are those of `akter.runner.settings.Settings`. Constructing it starts nothing; it
-    installs no signal handlers. Raises `ConfigurationError` for options out of range and for a pool that is too small.
+    installs no signal handlers. Raises `ConfigurationError` for options out of range, a pool that is too small, and a `claim_lease` shorter
+    than a command's time limit.
     """
 
     def __init__(self, app: Akter, *, lanes: Mapping[str, int] | None = None, label: str | None = None, **options: Any) -> None:
@@ -79,6 +80,8 @@ class Runner:
             said = str(problem).replace("Settings.__init__() got an unexpected keyword argument", "there is no option")
             raise ConfigurationError(f"Runner: {said}") from None
         self.app, self.incarnation_id = app, str(uuid.uuid4())
+        # Refused now if it is too short.
+        self.lease = claim_lease(self.settings.claim_lease, app.actors, app.limits)
         self.label = label or f"{socket.gethostname()}:{os.getpid()}"
         self._engine, room = _engine(app.engine)
         around, seats = app.surroundings, self.settings.lanes.get("intents", 0)
@@ -86,7 +89,7 @@ class Runner:
         self._deliverer = Deliverer(self._engine, around, app.limits.execution, self.settings.ride, Held(), settler)
         self._lane = Lane("intents", seats, min(seats, room - BESIDE), self.settings.group, self.wake)
         statements = around.statements
-        intents = Intents(statements, app.actors, self._deliverer, self._lane, self.settings, lambda: self.lease)
+        intents = Intents(statements, app.actors, self._deliverer, self._lane, self.settings, self.lease)
         self.relay = Relay(self._engine, statements, [intents], self.settings)
         self._loop = Loop("akter-relay", self.relay.wait)
         self._presence, self._sampler = Loop("akter-heartbeat", self._beat), Sampler(app.telemetry, self.incarnation_id)
@@ -97,18 +100,6 @@ class Runner:
         event.listen(self._engine, "checkin", self._given_back)
 
     _report: Report | None
-
-    @property
-    def lease(self) -> float:
-        """Seconds that a claimed row is this runner's: longer than the longest turn of any registered type."""
-        if self.settings.claim_lease is not None:
-            return self.settings.claim_lease
-        limits = self.app.limits
-        longest = max(
-            (member.mark.timeout or limits.execution for known in self.app.actors.values() for member in known.members.values()),
-            default=limits.execution,
-        )
-        return max(LEAST_LEASE, longest + limits.lock + 5.0)
 
     def start(self) -> Runner:
         """Check the schema and start the threads; raises `SchemaError`, and `AkterError` after a stop. A second call does nothing."""
@@ -134,7 +125,8 @@ class Runner:
         self._loop.wake()
 
     def wait(self, seconds: float | None = None) -> bool:
-        """Wait until the runner is stopped; returns whether it is."""
+        """Wait until the runner is stopped; returns whether it is. Raises `AkterError` inside one of its handlers, as `stop` does."""
+        self._check_outside("wait")
         end = None if seconds is None else time.monotonic() + seconds
         while not self._stopped.wait(0.5 if end is None else max(0.0, min(0.5, end - time.monotonic()))):
             if end is not None and time.monotonic() >= end:
@@ -142,8 +134,12 @@ class Runner:
         return True
 
     def drain(self, seconds: float = 300.0) -> None:
-        """Deliver until nothing is due and nothing runs, in this thread's time; works whether or not the runner was started."""
+        """Deliver until nothing is due and nothing runs, in this thread's time; works whether or not the runner was started.
+
+        Raises `AkterError` when that takes longer than `seconds`, when messages keep asking for more, and inside one of its handlers.
+        """
         self._check_process()
+        self._check_outside("drain")
         checked("Runner.drain: seconds", seconds)
         self.app.verify()
         self.relay.drain(seconds)
@@ -151,10 +147,12 @@ class Runner:
     def stop(self, grace: float = 10.0) -> Report:
         """Stop claiming, give back what was not begun, finish what runs within `grace` seconds, and report what was left.
 
-        A second call returns the first one's report. In a process forked after it was made, it does nothing.
+        A second call returns the first one's report. In a process forked after it was made, it does nothing. Raises `AkterError` inside a
+        handler that this runner runs, which would wait for itself.
         """
         if os.getpid() != self._pid:
             return Report(True, 0, 0, 0, 0, ())
+        self._check_outside("stop")
         checked("Runner.stop: grace", grace)
         with self._lock:
             if self._report is None:
@@ -242,6 +240,13 @@ class Runner:
     def _check_process(self) -> None:
         if os.getpid() != self._pid:
             raise AkterError("this Runner was made before a fork: make and start it in the child, as in gunicorn's post_fork hook")
+
+    def _check_outside(self, verb: str) -> None:
+        if self.relay.inside:
+            raise AkterError(
+                f"Runner.{verb}() inside a handler would wait for that handler: "
+                f"set a threading.Event there, and call {verb}() in the thread that started the runner"
+            )
 
     def __enter__(self) -> Runner:
         return self.start()

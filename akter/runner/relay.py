@@ -149,6 +149,11 @@ class Relay:
         end = time.monotonic() + seconds
         return all(family.lane.wait_idle(max(0.0, end - time.monotonic())) for family in self.families)
 
+    @property
+    def inside(self) -> bool:
+        """Whether work of this relay asks, in one of its threads."""
+        return any(family.lane.inside for family in self.families)
+
     def wait_idle(self, seconds: float) -> bool:
         """Wait until nothing is held and nothing runs; returns whether that is so."""
         return self._idle(seconds)

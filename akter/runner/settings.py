@@ -21,10 +21,10 @@ MAX_HEARTBEAT = 10.0
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
     """`lanes`: seats per family, the rows that it holds at most. `poll`: seconds between passes without a wake-up. `claim_lease`: seconds a
-    claimed row is this runner's, by default as long as the longest turn may take. `max_backoff`: the longest wait of a failing row, in
-    seconds. `pass_limit`: rows a pass takes at most. `group`: messages delivered in one transaction. `listen`: wait for hints of other
-    processes. `ride`: delete a delivered row in its receiver's commit instead of after it. `heartbeat`: seconds between signs of life.
-    `ranges`: the buckets it claims from.
+    claimed row is this runner's: at least the longest time limit of a command, by default more. `max_backoff`: the longest wait of a
+    failing row, in seconds. `pass_limit`: rows a pass takes at most. `group`: messages delivered in one transaction. `listen`: wait for
+    hints of other processes. `ride`: delete a delivered row in its receiver's commit instead of after it. `heartbeat`: seconds between
+    signs of life. `ranges`: the buckets it claims from.
     """
 
     lanes: Mapping[str, int] = field(default_factory=lambda: {"intents": DEFAULT_SEATS})

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from akter import Access, Actor, Anonymous, PayloadInvalid, Rejection, System, Unauthorized, User, command, query
+from akter import Access, Actor, Anonymous, Defect, PayloadInvalid, Rejection, System, Unauthorized, User, command, query
 from akter.testing import crash_next, inspect, pause_next, receipts
 
 revoked: set[str] = set()
@@ -167,6 +167,56 @@ def test_a_policy_that_answers_anything_but_true_denies(akter_app, answer) -> No
     with pytest.raises(Unauthorized):
         app.actor(Odd, "c-1").increment()
     assert ran == []
+
+
+@pytest.mark.parametrize("where", ["here", "everywhere"])
+def test_a_policy_that_fails_refuses_the_call_and_its_words_stay_with_the_cause(akter_app, beside, where) -> None:
+    def fails(access: Access) -> bool:
+        raise LookupError("no user has the token s3cr3t")
+
+    class Broken(Closed, access=fails if where == "here" else None):
+        """Its policy cannot tell."""
+
+    app = akter_app(Broken, authorize=None if where == "here" else fails)
+    with app.acting_as(ADA):
+        counter = app.actor(Broken, "c-1")
+    for call, member in ((counter.increment, "increment"), (counter.value, "value")):
+        with pytest.raises(Defect) as caught:
+            call()
+        said = f"the access policy for Broken.{member} raised LookupError: the call was refused, and nothing was written"
+        assert str(caught.value) == said
+        assert str(caught.value.__cause__) == "no user has the token s3cr3t"
+    assert ran == []
+    assert beside.count("actor_generations") == beside.count("actor_receipts") == 0
+
+
+def test_a_policy_that_fails_after_the_command_withholds_its_answer_and_does_not_say_that_nothing_was_saved(akter_app) -> None:
+    def fails(access: Access) -> bool:
+        if ran:
+            raise LookupError("no user has the token s3cr3t")
+        return True
+
+    class Broken(Closed, access=fails):
+        """Its policy fails as soon as something ran."""
+
+    app = akter_app(Broken)
+    counter = app.actor(Broken, "c-1")
+    with pytest.raises(Defect) as caught:
+        counter.increment()
+    said = "the access policy for Broken.increment raised LookupError: the answer is withheld, and what the command did stays"
+    assert str(caught.value) == said
+    assert inspect(app, counter).state == {"count": 1}
+
+
+def test_what_a_policy_says_with_an_error_of_akter_is_left_as_it_is(akter_app) -> None:
+    def refuses(access: Access) -> bool:
+        raise Unauthorized("only on weekdays")
+
+    class Picky(Closed, access=refuses):
+        """Says why."""
+
+    with pytest.raises(Unauthorized, match="^only on weekdays$"):
+        akter_app(Picky).actor(Picky, "c-1").increment()
 
 
 @pytest.mark.conformance("ACC-05", "TURN-10")

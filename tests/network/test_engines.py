@@ -287,6 +287,11 @@ def test_a_pool_that_the_application_uses_up_is_named_with_the_remedy(with_engin
     assert app.actor(Account, "a").add(1) == 2
 
 
+def test_an_engine_that_akter_makes_waits_for_a_connection_no_longer_than_a_call_may_take() -> None:
+    assert Akter("postgresql://u@h/d", actors=[Account], delivery=2.5).engine.pool.timeout() == 2.5  # type: ignore[attr-defined]
+    assert Akter("postgresql://u@h/d", actors=[Account], delivery=90.0).engine.pool.timeout() == 30.0  # type: ignore[attr-defined]
+
+
 def test_a_pool_of_one_serves_many_threads(with_engine: Callable[..., Akter]) -> None:
     app = with_engine(pool_size=1, max_overflow=0)
     answers: list[int] = []

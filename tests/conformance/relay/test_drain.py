@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from post import LEASE, Mailbox, Node, eventually, handled, letters, send_many
+from post import LEASE, Mailbox, Node, Sender, eventually, handled, letters, send_many
 
 from akter.errors import AkterError
 from akter.runner import Runner
@@ -224,3 +224,28 @@ def test_a_runner_is_a_context_manager(node: Make) -> None:
         assert runner.wait(0.01) is False
     assert runner.wait(5.0) is True
     assert runner.stop().delivered == 1
+
+
+@pytest.mark.parametrize("verb", ["stop", "drain", "wait"])
+def test_a_handler_cannot_wait_for_the_runner_that_runs_it(node: Make, outbox: Callable[[], list[Any]], verb: str) -> None:
+    one = node(started=True)
+    handled.on_take = lambda mailbox, letter: getattr(one.runner, verb)()
+    one.app.send(one.app.actor(Mailbox, "m").take, "a")
+    eventually("it is refused at once", lambda: bool(outbox()) and outbox()[0][2] is not None)
+    ((attempts, _, error),) = outbox()
+    assert attempts == 1
+    assert error.endswith(
+        f"AkterError: Runner.{verb}() inside a handler would wait for that handler: "
+        f"set a threading.Event there, and call {verb}() in the thread that started the runner"
+    )
+    handled.on_take = lambda mailbox, letter: None
+    one.app.send(one.app.actor(Mailbox, "m").take, "b")
+    eventually("it works on", lambda: letters(one.app, "m") == ["b"])
+
+
+def test_a_handler_may_stop_another_runner(node: Make) -> None:
+    one, other = node(started=True), node(Sender, started=True)
+    handled.on_take = lambda mailbox, letter: other.runner.stop() and None
+    one.app.send(one.app.actor(Mailbox, "m").take, "a")
+    eventually("it delivers", lambda: letters(one.app, "m") == ["a"])
+    assert other.runner.wait(0.0)

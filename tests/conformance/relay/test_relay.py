@@ -132,6 +132,7 @@ def test_two_thousand_due_rows_drain_in_one_advance(node: Make, beside: Any) -> 
         {"poll": "1"},
         {"poll": 2_147_483.648},
         {"claim_lease": 0.0},
+        {"claim_lease": 9.9},
         {"max_backoff": 0.0},
         {"max_backoff": None},
         {"heartbeat": -1.0},
@@ -154,6 +155,26 @@ def test_a_setting_out_of_range_is_refused(node: Make, options: dict[str, Any]) 
 def test_settings_at_the_edge_are_taken(node: Make) -> None:
     one = node(lanes={"intents": 1}, poll=0.001, claim_lease=2_147_483.647, max_backoff=0.001, pass_limit=1, group=1, ranges=((-128, 127),))
     assert one.runner.lease == 2_147_483.647
+
+
+class Night(Actor):
+    """Takes its time, and says so."""
+
+    @command(timeout=45.0)
+    def pass_by(self) -> None: ...
+
+
+def test_a_lease_that_ends_before_a_command_may_is_refused_with_the_remedy(node: Make) -> None:
+    said = (
+        r"^Runner: claim_lease is 44\.5 seconds, and Night\.pass_by may run for 45, so its messages could never be finished: "
+        r"make claim_lease longer, or leave it out, or declare a shorter timeout=$"
+    )
+    with pytest.raises(ConfigurationError, match=said):
+        node(Mailbox, Night, claim_lease=44.5)
+    assert node(Mailbox, Night, claim_lease=45.0).runner.lease == 45.0
+    assert node(Mailbox, claim_lease=10.0).runner.lease == 10.0
+    # 37 seconds at least; longer, by the wait for the lock and some, when a command may run longer.
+    assert (node(Mailbox).runner.lease, node(Mailbox, Night).runner.lease) == (37.0, 52.0)
 
 
 def test_a_pool_too_small_for_a_runner_is_refused_with_the_numbers(node: Make) -> None:
@@ -300,7 +321,7 @@ def test_whatever_a_handler_raises_is_a_failed_delivery_and_no_dead_thread(node:
 
 @RIDING
 def test_a_claim_that_outlived_its_lease_never_reaches_its_handler(node: Make, beside: Any, ride: bool) -> None:
-    slow, other = node(ride=ride, claim_lease=0.4), node(ride=ride)
+    slow, other = node(ride=ride, claim_lease=0.4, app={"execution": 0.4}), node(ride=ride)
     slow.app.send(slow.app.actor(Mailbox, "m").hit, "a")
     with pause_next(slow.app, "before_delivery") as pause:
         thread = slow.thread_of(lambda: settle(slow.app, slow.runner))

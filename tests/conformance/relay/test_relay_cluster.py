@@ -186,7 +186,7 @@ def test_a_stale_runner_neither_delays_nor_hastens_another_runners_row(node: Mak
 
 @pytest.mark.conformance("REL-C-14")
 def test_a_claim_takes_no_more_rows_than_there_are_free_seats(node: Make, beside: Any, ledger: Ledger) -> None:
-    one = node(started=True, pool=12, poll=0.2, lanes={"intents": 8}, claim_lease=3.0)
+    one = node(started=True, pool=12, poll=0.2, lanes={"intents": 8}, claim_lease=3.0, app={"execution": 3.0})
     claimed, started = dict[str, float](), dict[str, float]()
 
     def watch(point: str, subject: Any) -> None:

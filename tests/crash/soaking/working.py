@@ -71,7 +71,7 @@ def run(place: Place, target: str, number: int) -> dict[str, int]:
         ended.set()
 
     signal.signal(signal.SIGTERM, end)
-    with Akter(target, actors=[Node, Canary], execution=5.0, lock=1.0) as app:
+    with Akter(target, actors=[Node, Canary], execution=place.lease, lock=1.0) as app:
         way = {"claim_lease": place.lease, "poll": 0.5, "heartbeat": 1.0, "max_backoff": 2.0, **WAYS[number % len(WAYS)]}
         runner = Runner(app, label=label, lanes={"intents": 48}, **way)
         while not ended.is_set():
