@@ -34,8 +34,9 @@ class Actor:
     """A durable object with an id. Subclass it, annotate its state with defaults, mark its methods `@command` or `@query`.
 
     Class options: `name` and `aliases` (what is stored), `singleton`, `placement` ("actor" or "tenant"), `migrations` (functions that
-    bring older stored state up to date), `max_state_bytes` (default 65536), `access` (who may call it). A subclass takes over
-    `placement`, `max_state_bytes` and `access` of the class it extends.
+    bring older stored state up to date), `max_state_bytes` (default 65536), `access` (who may call it), `keep_receipts` and `keep_events`
+    (how long, instead of what the Akter says). A subclass takes over `placement`, `max_state_bytes`, `access` and how long things are
+    kept from the class it extends.
     A constructed actor is a plain object: its methods run without a database, and `akter.testing.outbox` lists what it asked for.
     """
 
@@ -57,6 +58,8 @@ class Actor:
             migrations: Sequence[Upcast] = (),
             max_state_bytes: int = MAX_STATE_BYTES,
             access: Policy | None = None,
+            keep_receipts: timedelta | None = None,
+            keep_events: timedelta | None = None,
         ) -> None: ...
 
     else:

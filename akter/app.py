@@ -38,7 +38,7 @@ from akter.hint import Wakes
 from akter.identity import Address, CommandId, check_admissible, check_name, is_minted, new_id, own_id
 from akter.joining import Joining
 from akter.lent import deployment_of, lent
-from akter.limits import Limits, window_ms
+from akter.limits import Limits, configured_ms, window_ms
 from akter.member import Surroundings
 from akter.payload import Event
 from akter.query import Queries
@@ -62,7 +62,8 @@ class Akter:
     run. `schema` is the PostgreSQL schema of akter's tables. `execution`, `delivery` and `lock` are seconds: one run of a handler, one
     call with its retries, one wait for a busy actor. `retry_window` is how long a minted command id may be retried; all processes of
     one database use the same. `max_payload_bytes` limits a command's arguments and its result, each. `hint`: tell the runners of other
-    processes at once when something is due. `authorize` is asked for every call, beside each actor's own `access`.
+    processes at once when something is due. `authorize` is asked for every call, beside each actor's own `access`. `keep_receipts` and
+    `keep_events`: how long the runners' sweeps leave them, unless an actor class says otherwise; see `docs/retention.md`.
     """
 
     def __init__(
@@ -78,6 +79,8 @@ class Akter:
         max_payload_bytes: int = 1_048_576,
         hint: bool = True,
         authorize: Policy | None = None,
+        keep_receipts: timedelta = timedelta(days=7),
+        keep_events: timedelta = timedelta(days=30),
     ) -> None:
         self.schema, self.authorize = schema, authorize
         self.actors = registry.register(actors)
@@ -87,6 +90,8 @@ class Akter:
             lock=lock,
             max_payload_bytes=max_payload_bytes,
             retry_window_ms=window_ms(retry_window),
+            keep_receipts_ms=configured_ms("keep_receipts", keep_receipts),
+            keep_events_ms=configured_ms("keep_events", keep_events),
         )
         # A pool of the application's own waits as long as the application said.
         self.engine, self._made_engine = engine_for(target, pool_timeout=min(POOL_TIMEOUT, delivery))

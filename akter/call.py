@@ -18,7 +18,8 @@ from akter.watch import NO_HOP, NO_WATCH, Hop, Watch
 class Call:
     """A command with its arguments, id and caller; it is the same in every retry.
 
-    `hop` watches the message it came by, `watch` the try it is in.
+    `hop` watches the message it came by, `watch` the try it is in. `grace_ms`: how long past its id's expiry a retry may still run,
+    because the first try was in time; receipts are kept at least as long.
     """
 
     definition: Definition
@@ -32,6 +33,7 @@ class Call:
     expires_at_ms: int | None = None
     trusted: bool = False
     retried: bool = False
+    grace_ms: int = 0
     hop: Hop = NO_HOP
     watch: Watch = NO_WATCH
 
@@ -52,6 +54,16 @@ class Call:
         if self.definition.creating and not found.created and not self.command.mark.creates:
             creating = ", ".join(sorted(name for name, member in self.definition.members.items() if member.mark.creates))
             raise NotCreated(f"{self.address} does not exist yet: it is created by {creating}", command_id=self.id)
+
+    def check_in_time(self, now_ms: int) -> None:
+        """Refuse an id whose time has passed, or has not come, as `check_expiry` does.
+
+        A retry whose first try was in time may come a little later, but not so late that its receipt may have been pruned.
+        """
+        if not self.retried:
+            self.check_expiry(now_ms)
+        elif self.minted is not None and now_ms >= self.minted.expires_at_ms + self.grace_ms:
+            raise CommandExpired(command_id=self.id)
 
     def check_expiry(self, now_ms: int) -> None:
         """Refuse an id whose time has passed, or has not come; raises `CommandExpired` or `InvalidCommandId`."""

@@ -23,6 +23,7 @@ from akter.errors import AkterError, ConfigurationError
 ELSEWHERE = {
     "demo": "akter.examples.ledger.demo:demo",
     "run": "akter.commands.run:run",
+    "sweep": "akter.commands.sweep:sweep",
     "status": "akter.commands.status:status",
     "health": "akter.commands.status:health",
     "doctor": "akter.commands.status:doctor",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from datetime import timedelta
 from types import FunctionType
 from typing import Any, cast
 
@@ -16,6 +17,7 @@ from akter.command import MARK, Command, Mark
 from akter.errors import DeclarationError, PayloadInvalid
 from akter.identity import Placement
 from akter.job import Cancellation, DeadLetter, Job
+from akter.limits import kept_ms
 from akter.payload import Event, default_of
 
 MAX_STATE_BYTES = 65_536
@@ -35,9 +37,11 @@ class Options:
     migrations: Sequence[Upcast] = ()
     max_state_bytes: int = MAX_STATE_BYTES
     access: Policy | None = None
+    keep_receipts: timedelta | None = None
+    keep_events: timedelta | None = None
 
 
-INHERITED = ("placement", "max_state_bytes", "access")
+INHERITED = ("placement", "max_state_bytes", "access", "keep_receipts", "keep_events")
 """The options that a subclass takes over; the others say what is stored, and two actors never share that."""
 
 
@@ -131,6 +135,10 @@ def _check_options(kind: type, options: Options) -> None:
         raise DeclarationError(f"{where}: max_state_bytes is a number of bytes from 2 to {_LARGEST}, not {size!r}")
     if not isinstance(cast(object, options.migrations), list | tuple) or not all(callable(step) for step in options.migrations):
         raise DeclarationError(f"{where}: migrations is a list of functions, each taking and returning a mapping")
+    for name in ("keep_receipts", "keep_events"):
+        kept: object = getattr(options, name)
+        if kept is not None and kept_ms(kept) is None:
+            raise DeclarationError(f"{where}: {name} is a timedelta that is not negative, timedelta.max for ever, not {kept!r}")
     if options.access is not None and not callable(options.access):
         raise DeclarationError(f"{where}: access is a function of one Access that returns True or False")
 

@@ -35,15 +35,16 @@ class Delivery:
     def run(self, call: Call) -> Any:
         """Run a command once and answer as it ended; raises `Unavailable` when it could not run until its time was over."""
         execution = call.command.mark.timeout or self._limits.execution
-        end = time.monotonic() + max(self._limits.delivery, execution + self._limits.lock)
+        seconds = self._limits.longest(execution)
+        end = time.monotonic() + seconds
         try:
             return self._once(call, execution, end)
         except Unavailable as problem:
+            call.retried, call.grace_ms = True, int(seconds * 1000)
             return self._again(call, execution, end, problem)
 
     def _again(self, call: Call, execution: float, end: float, first: Unavailable) -> Any:
         unknown = isinstance(first, OutcomeUnknown)
-        call.retried = True
         logger.info(
             "turn.retry", extra={"akter_actor": str(call.address), "akter_command_id": shown_id(call.id), "akter_reason": str(first)}
         )

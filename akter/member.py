@@ -77,8 +77,7 @@ class Member:
             raise
 
     def _admit(self, found: Admitted) -> None:
-        if not self.call.retried:
-            self.call.check_expiry(found.now_ms)
+        self.call.check_in_time(found.now_ms)
         if found.outcome is not None:
             self.call.check_receipt(found)
             self.call.check_expiry(found.now_ms)

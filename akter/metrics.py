@@ -28,6 +28,8 @@ class Instruments:
         self.turns = meter.create_counter("akter.turns", description="Tries of turns, by actor type and outcome")
         self.written = meter.create_counter("akter.receipts.written", description="Commands that were committed")
         self.replayed = meter.create_counter("akter.receipts.replayed", description="Commands that a receipt answered")
+        self.receipts_pruned = meter.create_counter("akter.receipts.pruned", description="Receipts that retention took")
+        self.events_pruned = meter.create_counter("akter.events.pruned", description="Events that retention took")
         self.staged = meter.create_counter("akter.outbox.staged", description="Messages and jobs that were asked for, by kind")
         self.delivered = meter.create_counter("akter.relay.delivered", description="Outbox rows that were delivered, by kind")
         self.retried = meter.create_counter("akter.relay.retried", description="Deliveries that failed, by kind")

@@ -15,7 +15,7 @@ from akter import encoding
 from akter.errors import ConfigurationError, SchemaError, SchemaMissing, SchemaOutdated, SchemaTooNew
 from akter.tables import SCHEMA, metadata
 
-REVISIONS: tuple[str, ...] = ("akter_0001",)
+REVISIONS: tuple[str, ...] = ("akter_0001", "akter_0002")
 """The history, oldest first; the last one is what this library needs."""
 
 VERSION_TABLE = "alembic_version"

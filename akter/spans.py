@@ -57,6 +57,12 @@ class Observer:
         if self.instruments is not None:
             self.instruments.waited.record(milliseconds, {"pool": pool})
 
+    def pruned(self, receipts: int, events: int) -> None:
+        """Count what retention took."""
+        if self.instruments is not None:
+            self.instruments.receipts_pruned.add(receipts)
+            self.instruments.events_pruned.add(events)
+
     def sampled(self, counts: Sequence[Count]) -> None:
         """Set the gauges."""
         if self.instruments is not None:

@@ -278,3 +278,12 @@ operator_audit = Table(
     Index("actor_operator_audit_at", "at_ms"),
     comment="akter: what operators did, written with what they did; never pruned",
 )
+
+coordination = Table(
+    "actor_coordination",
+    metadata,
+    Column("resource", Text, nullable=False),
+    Column("taken_at_ms", BigInteger, nullable=False),
+    _key("actor_coordination", "resource"),
+    comment="akter: maintenance that one process does at a time, and when it began",
+)

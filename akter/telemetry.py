@@ -89,6 +89,11 @@ class Telemetry:
         observer = self._seen()
         return observer is not None and observer.metered
 
+    def pruned(self, receipts: int, events: int) -> None:
+        """A sweep pruned so many of one actor type."""
+        if (observer := self._seen()) is not None:
+            observer.pruned(receipts, events)
+
     def sampled(self, counts: Sequence[Count]) -> None:
         """What waits in the outbox, as one runner of the deployment saw it."""
         if self._observer is not None:

@@ -32,6 +32,7 @@ from akter.runner.listener import Listener
 from akter.runner.loop import Loop
 from akter.runner.message import Held
 from akter.runner.relay import Relay
+from akter.runner.retention import Sweeps
 from akter.runner.sampling import Sampler
 from akter.runner.settings import DEFAULT_SEATS, Settings
 from akter.runner.settler import Settler
@@ -93,6 +94,7 @@ class Runner:
         self.relay = Relay(self._engine, statements, [intents], self.settings)
         self._loop = Loop("akter-relay", self.relay.wait)
         self._presence, self._sampler = Loop("akter-heartbeat", self._beat), Sampler(app.telemetry, self.incarnation_id)
+        self._sweeps = Sweeps(app, self.settings.sweep)
         self._listener = Listener(self._engine, around.statements, self.wake, app.wakes.me) if self.settings.listen else None
         self._pid, self._report = os.getpid(), None
         self._lock, self._stopped = threading.Lock(), threading.Event()
@@ -114,6 +116,7 @@ class Runner:
             self.app.wakes.add(self.wake)
             self._loop.start()
             self._presence.start()
+            self._sweeps.start()
             if self._listener is not None:
                 self._listener.loop.start()
         _running.add(self)
@@ -167,6 +170,7 @@ class Runner:
         self._loop.stop()
         if self._listener is not None:
             self._listener.stop()
+        self._sweeps.stop()
         self._presence.wake()
         self.relay.stop_claiming(grace)
         self.relay.wait_idle(max(0.0, end - time.monotonic()))
@@ -174,7 +178,7 @@ class Runner:
         self.relay.close()
         # The sign of life ends last: while something runs, others must see who runs it.
         self._presence.stop()
-        for loop in (self._loop, self._presence):
+        for loop in (self._loop, self._presence, *self._sweeps.loops):
             loop.join(max(1.0, end - time.monotonic()))
         self._leave()
         self._stopped.set()
@@ -223,13 +227,13 @@ class Runner:
     @property
     def failed(self) -> bool:
         """Whether a part of it cannot do its work now."""
-        loops = [self._loop, self._presence]
+        loops = [self._loop, self._presence, *self._sweeps.loops]
         return any(loop.failures > 0 or not loop.alive for loop in loops) and not self._stopped.is_set()
 
     @property
     def lost(self) -> tuple[str, ...]:
         """The names of its threads that died, which none should: without them it is not a runner any more."""
-        loops = [self._loop, self._presence, *([self._listener.loop] if self._listener is not None else [])]
+        loops = [self._loop, self._presence, *self._sweeps.loops, *([self._listener.loop] if self._listener is not None else [])]
         return () if self._stopping else tuple(loop.name for loop in loops if not loop.alive)
 
     def _given_back(self, _: Any, record: ConnectionPoolEntry) -> None:

@@ -24,7 +24,8 @@ class Settings:
     claimed row is this runner's: at least the longest time limit of a command, by default more. `max_backoff`: the longest wait of a
     failing row, in seconds. `pass_limit`: rows a pass takes at most. `group`: messages delivered in one transaction. `listen`: wait for
     hints of other processes. `ride`: delete a delivered row in its receiver's commit instead of after it. `heartbeat`: seconds between
-    signs of life. `ranges`: the buckets it claims from.
+    signs of life. `ranges`: the buckets it claims from. `sweep`: seconds between sweeps of old receipts and events, which all runners share;
+    None for none by this one.
     """
 
     lanes: Mapping[str, int] = field(default_factory=lambda: {"intents": DEFAULT_SEATS})
@@ -36,6 +37,7 @@ class Settings:
     listen: bool = True
     ride: bool = True
     heartbeat: float = 5.0
+    sweep: float | None = 60.0
     ranges: tuple[tuple[int, int], ...] = ((-128, 127),)
 
     def __post_init__(self) -> None:
@@ -47,9 +49,9 @@ class Settings:
             _count(f"lanes[{family!r}]", seats, 1, 1_000_000)
         _count("pass_limit", self.pass_limit, 1, 1_000_000)
         _count("group", self.group, 1, 32)
-        for name in ("poll", "claim_lease", "max_backoff", "heartbeat"):
+        for name in ("poll", "claim_lease", "max_backoff", "heartbeat", "sweep"):
             value = getattr(self, name)
-            if value is None and name == "claim_lease":
+            if value is None and name in ("claim_lease", "sweep"):
                 continue
             if isinstance(value, bool) or not isinstance(value, int | float) or not 0.001 <= value <= MAX_SECONDS:
                 raise ConfigurationError(f"Runner: {name} is seconds between 0.001 and {MAX_SECONDS}, not {value!r}")

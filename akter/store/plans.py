@@ -22,6 +22,12 @@ def generic_and_soon() -> ExecutableReturnsRows:
     return _set({**_GENERIC, "synchronous_commit": "off"})
 
 
+def by_index_order() -> ExecutableReturnsRows:
+    """Read a few rows off the front of an index, however many stand behind them; and do not wait for the disk, as pruning is repeated."""
+    others = ("seqscan", "bitmapscan", "sort", "hashjoin", "mergejoin")
+    return _set({**{f"enable_{way}": "off" for way in others}, "jit": "off", "synchronous_commit": "off"})
+
+
 def _set(values: dict[str, str]) -> ExecutableReturnsRows:
     return select(
         *(func.set_config(literal_column(f"'{name}'"), literal_column(f"'{value}'"), true()).label(name) for name, value in values.items())

@@ -5,7 +5,7 @@ from __future__ import annotations
 from akter.testing.child import child
 from akter.testing.faults import clear_faults, crash_next, pause_next
 from akter.testing.inspection import Inspection, Receipt, actor, inspect, outbox, receipts
-from akter.testing.time import advance, settle
+from akter.testing.time import advance, settle, sweep
 
 __all__ = [
     "actor",
@@ -20,4 +20,5 @@ __all__ = [
     "child",
     "advance",
     "settle",
+    "sweep",
 ]

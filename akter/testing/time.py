@@ -6,6 +6,7 @@ from datetime import timedelta
 
 from akter.app import Akter
 from akter.runner import Runner
+from akter.runner.retention import Sweeper, Swept
 from akter.store import deployment
 from akter.tables import SCHEMA
 
@@ -37,3 +38,8 @@ def settle(app: Akter, *runners: Runner) -> None:
         runner.drain()
     finally:
         runner.stop()
+
+
+def sweep(app: Akter) -> list[Swept]:
+    """Prune what is old enough now, as a runner's sweep does; returns how much of each actor type went."""
+    return Sweeper(app).sweep()
