@@ -21,7 +21,7 @@ from sqlalchemy import Engine
 
 from akter.errors import AkterError
 from akter.store import apart
-from akter.store.flight import Line, Link, Lost, StatementFailed, fly
+from akter.store.flight import Lost, StatementFailed, say
 from akter.store.wire import Statements
 
 logger = logging.getLogger("akter.hint")
@@ -95,8 +95,7 @@ class Wakes:
 
     def _run(self) -> None:
         connection: psycopg.Connection[Any] | None = None
-        line = Line(self._statements.get(apart.notify), {"channel": apart.channel(self._statements.schema), "said": self.me})
-        link = Link(pooled=True)
+        hint = apart.hint(self._statements.schema, self.me)
         while not self._closed or self._pending:
             self._due.wait(max(0.0, min(60.0, self._moment - time.monotonic())))
             self._due.clear()
@@ -111,7 +110,7 @@ class Wakes:
             try:
                 if connection is None or connection.closed:
                     connection = apart.connect(self._engine)
-                fly(connection, link, [line], 5.0)
+                say(connection, hint, 5.0)
             except (AkterError, Lost, StatementFailed, psycopg.Error) as problem:
                 logger.info("hint.failed", extra={"akter_reason": str(problem)[:200]})
                 if connection is not None:

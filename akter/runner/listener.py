@@ -18,7 +18,7 @@ from sqlalchemy import Engine
 from akter.errors import Unavailable
 from akter.runner.loop import Loop
 from akter.store import apart
-from akter.store.flight import Line, Link, Lost, StatementFailed, fly
+from akter.store.flight import Lost, StatementFailed, say
 from akter.store.wire import Statements
 
 logger = logging.getLogger("akter.listener")
@@ -35,9 +35,11 @@ class Listener:
     """The thread `akter-listen` on a connection of its own; it connects again when that is lost or says nothing."""
 
     def __init__(self, engine: Engine, statements: Statements, wake: Callable[[], None], ours: str = "") -> None:
-        self._engine, self._statements, self._wake, self._ours = engine, statements, wake, ours
+        self._engine, self._statements, self._wake = engine, statements, wake
         self._channel, self._me = apart.channel(statements.schema), str(uuid.uuid4())
         self._connection: psycopg.Connection[Any] | None = None
+        self._own = {self._me.encode(), ours.encode()}
+        self._either = selectors.DefaultSelector()
         self._heard = self._asked = 0.0
         self._nudged, self._nudge = socket.socketpair()
         self.loop = Loop("akter-listen", self._pass)
@@ -64,22 +66,25 @@ class Listener:
                 logger.info("listener.off", extra={"akter_reason": "a transaction pooler stands between: the poll alone finds the work"})
                 return _POOLED
             connection.execute(sql.SQL("LISTEN {}").format(sql.Identifier(self._channel)))
+            self._either = selectors.DefaultSelector()
+            self._either.register(connection.fileno(), selectors.EVENT_READ)
+            self._either.register(self._nudged, selectors.EVENT_READ)
             self._heard, self._asked, self.connected_once = time.monotonic(), 0.0, True
             # Whatever was said while nobody listened is due already.
             self._wake()
-        with selectors.DefaultSelector() as either:
-            either.register(connection.fileno(), selectors.EVENT_READ)
-            either.register(self._nudged, selectors.EVENT_READ)
-            either.select(_TICK)
+        self._either.select(_TICK)
         self._hear(connection)
         self._check(connection)
         return 0.0
 
     def _hear(self, connection: psycopg.Connection[Any]) -> None:
-        for said in connection.notifies(timeout=0.0):
+        # Taken from libpq itself: psycopg's generator looks at the clock and waits before it hands anything over.
+        pgconn = connection.pgconn
+        pgconn.consume_input()
+        while (said := pgconn.notifies()) is not None:
             self._heard, self._asked = time.monotonic(), 0.0
             # What this process says itself woke its runner before it was said.
-            if said.payload not in (self._me, self._ours):
+            if said.extra not in self._own:
                 self._wake()
 
     def _check(self, connection: psycopg.Connection[Any]) -> None:
@@ -88,8 +93,7 @@ class Listener:
             raise Lost("a hint to itself did not arrive")
         if not self._asked and now - self._heard > _CHECK:
             self._asked = now
-            line = Line(self._statements.get(apart.notify), {"channel": self._channel, "said": self._me})
-            fly(connection, Link(pooled=True), [line], _ANSWER)
+            say(connection, apart.hint(self._statements.schema, self._me), _ANSWER)
             # What came together with the answer is not on the socket any more.
             self._hear(connection)
 
@@ -105,6 +109,7 @@ class Listener:
     def disconnect(self) -> None:
         """Close the connection; the next pass opens another."""
         connection, self._connection = self._connection, None
+        self._either.close()
         if connection is not None:
             with contextlib.suppress(psycopg.Error):
                 connection.close()

@@ -24,6 +24,7 @@ from akter.tables import SCHEMA
 
 Value: TypeAlias = "int | str | bool | bytes | None"
 Row: TypeAlias = "tuple[Any, ...]"
+Receive: TypeAlias = "Callable[[pq.abc.PGconn, list[pq.abc.PGresult]], bool]"
 
 _OK = frozenset({pq.ExecStatus.TUPLES_OK, pq.ExecStatus.COMMAND_OK})
 _DIALECT: Any = cast(Any, dialects.dialect)(paramstyle="numeric_dollar")
@@ -112,7 +113,7 @@ def fly(connection: psycopg.Connection[Any], link: Link, lines: Sequence[Line], 
             pgconn.enter_pipeline_mode()
             fresh = _send(pgconn, link, lines)
             pgconn.pipeline_sync()
-            waiting.wait(_exchange(pgconn, results, time.monotonic() + seconds), pgconn.socket, interval=_TICK)
+            waiting.wait(_exchange(pgconn, results, time.monotonic() + seconds, _receive), pgconn.socket, interval=_TICK)
             pgconn.exit_pipeline_mode()
         except psycopg.Error as error:
             # A farewell may have arrived together with the end.
@@ -120,6 +121,20 @@ def fly(connection: psycopg.Connection[Any], link: Link, lines: Sequence[Line], 
                 _receive(pgconn, results)
             raise _lost(error, results) from error
     return _read(link, lines, fresh, results)
+
+
+def say(connection: psycopg.Connection[Any], statement: bytes, seconds: float) -> None:
+    """Send one statement that returns nothing, without a pipeline, which costs as much as the statement; raises as `fly` does."""
+    pgconn = connection.pgconn
+    results: list[pq.abc.PGresult] = []
+    with connection.lock:
+        try:
+            pgconn.send_query(statement)
+            waiting.wait(_exchange(pgconn, results, time.monotonic() + seconds, _receive_plain), pgconn.socket, interval=_TICK)
+        except psycopg.Error as error:
+            raise _lost(error, results) from error
+    if results and results[0].status not in _OK:
+        raise StatementFailed(0, _refusal(results[0]))
 
 
 def _send(pgconn: pq.abc.PGconn, link: Link, lines: Sequence[Line]) -> dict[int, bytes]:
@@ -140,19 +155,30 @@ def _send(pgconn: pq.abc.PGconn, link: Link, lines: Sequence[Line]) -> dict[int,
     return fresh
 
 
-def _exchange(pgconn: pq.abc.PGconn, results: list[pq.abc.PGresult], deadline: float) -> Generator[waiting.Wait, waiting.Ready | int, None]:
+def _exchange(
+    pgconn: pq.abc.PGconn, results: list[pq.abc.PGresult], deadline: float, receive: Receive
+) -> Generator[waiting.Wait, waiting.Ready | int, None]:
     """Send and receive at once, so that neither side waits for the other with full buffers, until the server has answered all."""
     unsent = pgconn.flush()
     while True:
         ready = yield waiting.Wait.RW if unsent else waiting.Wait.R
         if ready & waiting.Ready.R:
             pgconn.consume_input()
-            if _receive(pgconn, results):
+            if receive(pgconn, results):
                 return
         if time.monotonic() > deadline:
             raise Lost("the server did not answer in time")
         if unsent:
             unsent = pgconn.flush()
+
+
+def _receive_plain(pgconn: pq.abc.PGconn, results: list[pq.abc.PGresult]) -> bool:
+    """The same without a pipeline, where nothing follows the end of the results. Notices stay where a listener finds them."""
+    while not pgconn.is_busy():
+        if (result := pgconn.get_result()) is None:
+            return True
+        results.append(result)
+    return False
 
 
 def _receive(pgconn: pq.abc.PGconn, results: list[pq.abc.PGresult]) -> bool:

@@ -10,7 +10,7 @@ import psycopg
 import pytest
 from sqlalchemy import ARRAY, BigInteger, Boolean, Integer, LargeBinary, Text, bindparam, func, literal_column, select, type_coerce
 
-from akter.store.flight import Line, Link, Lost, StatementFailed, compile_core, fly, raw
+from akter.store.flight import Line, Link, Lost, StatementFailed, compile_core, fly, raw, say
 
 ECHO = compile_core(select(bindparam("value", type_=Text()).label("value")), "akter")
 SAME = compile_core(select(func.unnest(bindparam("value", type_=ARRAY(Text())), type_=Text()).label("value")), "akter")
@@ -131,6 +131,22 @@ def test_notifications_that_arrive_in_a_flight_reach_their_listener(connection: 
     fly(connection, link, [Line(raw("SELECT pg_notify('here', 'one')"), {}), Line(ECHO, {"value": "x"})], 5.0)
     fly(connection, link, [Line(ECHO, {"value": "x"})], 5.0)
     assert heard == ["one"]
+
+
+def test_what_is_said_plainly_is_heard_and_leaves_what_came_with_its_answer_to_the_listener(connection: psycopg.Connection[Any]) -> None:
+    connection.execute("LISTEN here")
+    say(connection, b"NOTIFY here, 'it''s me'", 5.0)
+    notice = connection.pgconn.notifies()
+    assert notice is not None and notice.extra == b"it's me"
+    assert fly(connection, Link(pooled=False), [Line(ECHO, {"value": "x"})], 5.0)[0].rows == [("x",)]
+
+
+def test_what_is_said_plainly_and_refused_or_not_answered_says_so(connection: psycopg.Connection[Any]) -> None:
+    with pytest.raises(StatementFailed, match="nowhere"):
+        say(connection, b"TABLE nowhere", 5.0)
+    say(connection, b"NOTIFY here", 5.0)
+    with pytest.raises(Lost, match="did not answer"):
+        say(connection, SLEEP.sql, 0.3)
 
 
 def test_notices_do_not_disturb_a_flight(send: Callable[..., Any]) -> None:
