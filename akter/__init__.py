@@ -6,6 +6,7 @@ from akter.actor import Actor
 from akter.app import Akter
 from akter.caller import Access, Anonymous, System, User
 from akter.command import command, query
+from akter.cron import cron
 from akter.errors import (
     AkterError,
     CommandConflict,
@@ -38,6 +39,7 @@ __all__ = [
     "Actor",
     "command",
     "query",
+    "cron",
     "field",
     "Payload",
     "Event",

@@ -14,6 +14,7 @@ from akter import annotation
 from akter.caller import Policy
 from akter.codec import Codec, Upcast, check_defaults, upcast
 from akter.command import MARK, Command, Mark
+from akter.cron import entries, schedules
 from akter.errors import DeclarationError, PayloadInvalid
 from akter.identity import Placement
 from akter.job import Cancellation, DeadLetter, Job
@@ -64,6 +65,7 @@ class Definition:
         "names",
         "options",
         "reserved",
+        "schedules",
         "state",
     )
 
@@ -91,6 +93,7 @@ class Definition:
             _check_routes(job, self.members)
         self.names = _stored_names(kind, self.members)
         self.events: dict[str, type[Event]] = {}
+        self.schedules = entries(self.members.values())
         self.creating = any(member.mark.creates for member in self.members.values())
 
     def claim(self, event: type[Event]) -> None:
@@ -214,6 +217,8 @@ def _members(kind: type) -> dict[str, Command]:
 def _mark(value: object) -> Mark | None:
     inner = getattr(value, "__func__", None) or getattr(value, "fget", None) or value
     found = vars(inner).get(MARK) if hasattr(inner, "__dict__") else None
+    if found is None and schedules(inner):
+        return Mark(internal=True)
     return found if isinstance(found, Mark) else None
 
 
