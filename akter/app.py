@@ -41,6 +41,7 @@ from akter.lent import deployment_of, lent
 from akter.limits import Limits, configured_ms, window_ms
 from akter.member import Surroundings
 from akter.payload import Event
+from akter.planting import Planting
 from akter.query import Queries
 from akter.store import reading
 from akter.store.flight import Line, Lost, StatementFailed
@@ -105,8 +106,9 @@ class Akter:
         self._joining = Joining(self.engine, self._statements, self.limits.retry_window_ms, registry.placed(self.actors))
         self.wakes = Wakes(self.engine, self._statements, self._hint)
         limits, statements = self.limits, self._statements
+        planting = Planting(limits.retry_window_ms)
         self.surroundings = Surroundings(
-            statements, self.faults, limits.lock, limits.retry_window_ms, self.max_payload_bytes, self.wakes, self.telemetry, self
+            statements, self.faults, limits.lock, limits.retry_window_ms, self.max_payload_bytes, self.wakes, self.telemetry, planting, self
         )
         self._turns = Delivery(self.engine, self.surroundings, self.limits, seats(self.engine))
         self._queries = Queries(self.engine, self._statements, self.limits.execution)

@@ -20,6 +20,7 @@ class Call:
 
     `hop` watches the message it came by, `watch` the try it is in. `grace_ms`: how long past its id's expiry a retry may still run,
     because the first try was in time; receipts are kept at least as long.
+    `tick`: a schedule sent it, and its code may have changed since.
     """
 
     definition: Definition
@@ -34,6 +35,7 @@ class Call:
     trusted: bool = False
     retried: bool = False
     grace_ms: int = 0
+    tick: bool = False
     hop: Hop = NO_HOP
     watch: Watch = NO_WATCH
 
@@ -41,6 +43,8 @@ class Call:
         """Refuse another use of this id; raises `Unauthorized` or `CommandConflict`."""
         if found.caller_key != self.caller.key:
             raise Unauthorized("this command id belongs to another caller", code="receipt_access_denied", command_id=self.id)
+        if self.tick:
+            return
         known = self.definition.names.get(found.command or "")
         if known is not self.command or found.payload_hash != self.payload_hash:
             raise CommandConflict(

@@ -18,6 +18,7 @@ from akter.event import Asked, Page
 from akter.fault import Faults
 from akter.identity import CommandId, shown_id
 from akter.intent import Emit, Enqueue, Send
+from akter.planting import Planted, Planting
 from akter.rejection import Rejection
 from akter.sql import OwnSql
 from akter.store import failure, log
@@ -32,7 +33,8 @@ logger = logging.getLogger("akter.turn")
 
 class Surroundings(NamedTuple):
     """What all turns of one Akter share; `lock` is seconds, `keep_ms` how long the receipt of a caller's own id lives,
-    `wake` what a commit calls that left something due at once, `owner` the Akter itself."""
+    `wake` what a commit calls that left something due at once, `planting` what knows whose schedules
+    are written, `owner` the Akter itself."""
 
     statements: Statements
     faults: Faults
@@ -41,6 +43,7 @@ class Surroundings(NamedTuple):
     max_payload_bytes: int
     wake: Callable[[], None]
     telemetry: Telemetry
+    planting: Planting
     owner: object = None
 
 
@@ -214,6 +217,16 @@ class Member:
         """The creation mark's row, when the command created its actor."""
         creates = self.call.command.mark.creates and not self.found.created and not self.refused
         return key(self.call.address) if creates else None
+
+    @property
+    def planted(self) -> Planted | None:
+        """Its actor, when the commit may have to write the rows of its schedules: those of a singleton are written by runners."""
+        definition, found = self.call.definition, self.found
+        if not definition.schedules or definition.options.singleton:
+            return None
+        if definition.creating and not found.created and self.mark() is None:
+            return None
+        return Planted(definition, self.call.address, found.generation)
 
     def requests(self) -> list[Line]:
         """The statements that write what the handler asked for."""

@@ -32,11 +32,11 @@ _NEAR_EXPIRY_MS = 60_000
 class Turn:
     """A transaction on a connection of its own until `deadline`, a `time.monotonic()` value; it runs in the calling thread."""
 
-    __slots__ = ("_admitted", "_around", "_deadline", "_wire")
+    __slots__ = ("_admitted", "_around", "_clock_ms", "_deadline", "_wire")
 
     def __init__(self, wire: Wire, deadline: float, around: Surroundings) -> None:
         self._wire, self._deadline, self._around = wire, deadline, around
-        self._admitted = 0.0
+        self._admitted, self._clock_ms = 0.0, 0
 
     def run(self, call: Call) -> Any:
         """Run one command, or find its receipt; returns its result or raises its rejection.
@@ -95,7 +95,14 @@ class Turn:
         except Lost as lost:
             raise Unavailable(f"the database connection was lost: {lost}", command_id=calls[0].id) from lost
         self._admitted = time.monotonic()
-        return sorted((Admitted(*row) for row in answer), key=lambda found: found.ord)
+        found = sorted((Admitted(*row) for row in answer), key=lambda found: found.ord)
+        self._clock_ms = found[0].now_ms
+        return found
+
+    @property
+    def now_ms(self) -> int:
+        """The database's time, carried on from the admission's read: it may be a little behind, never ahead."""
+        return self._clock_ms + int((time.monotonic() - self._admitted) * 1000)
 
     def check_time(self, call: Call) -> None:
         """Refuse to commit past the time limit."""
@@ -131,11 +138,14 @@ class Turn:
         lines += [Line(get(statements.settings), self._limits()), self._write(members)]
         for member in members:
             lines += member.requests()
+        planting = self._around.planting
+        missing = planting.missing(actor for member in members if (actor := member.planted) is not None)
+        if missing:
+            lines.append(planting.line(self._around.statements, missing, self.now_ms))
         lines += [*settle, _COMMIT]
         commit = len(lines) - 1
         minted = first.call.minted
-        now_ms = first.found.now_ms + int((time.monotonic() - self._admitted) * 1000)
-        watched = minted is not None and minted.expires_at_ms - now_ms < _NEAR_EXPIRY_MS
+        watched = minted is not None and minted.expires_at_ms - self.now_ms < _NEAR_EXPIRY_MS
         if watched:
             lines.append(Line(get(statements.clock), {}))
         try:
@@ -148,6 +158,8 @@ class Turn:
             raise OutcomeUnknown(command_id=first.call.id) from lost
         if answers[commit].tag != b"COMMIT":
             raise Defect(f"{first.call.command.where}: PostgreSQL rolled the turn back when it should commit", command_id=first.call.id)
+        if missing:
+            planting.saw(missing)
         if any(member.wakes for member in members):
             self._around.wake()
         return int(answers[-1].rows[0][0]) if watched else first.found.now_ms

@@ -102,7 +102,9 @@ def test_around_every_change_of_ten_years_each_time_comes_once_as_the_wall_clock
 @pytest.mark.parametrize("zone", ZONES)
 def test_on_every_day_of_ten_years_a_daily_time_comes_once_as_the_wall_clock_shows_it(zone: str) -> None:
     schedule = Wall("30 2 * * *", zone, "a test")
-    assert series(schedule, FROM, UNTIL) == walked(zone, SERIES["30 2 * * *"], FROM, UNTIL, QUARTER if zone == "Pacific/Chatham" else 2 * QUARTER)
+    assert series(schedule, FROM, UNTIL) == walked(
+        zone, SERIES["30 2 * * *"], FROM, UNTIL, QUARTER if zone == "Pacific/Chatham" else 2 * QUARTER
+    )
 
 
 @pytest.mark.conformance("CRON-16")

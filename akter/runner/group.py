@@ -28,7 +28,7 @@ class Group:
     """One transaction's messages. `done`: delivered now or before; `alone`: to run again by themselves; `failed`: and why."""
 
     def __init__(self, turn: Turn, around: Surroundings, pace: Pace) -> None:
-        self._turn, self._around, self._pace = turn, around, pace
+        self.turn, self._around, self._pace = turn, around, pace
         self.members: list[Member] = []
         self.done: list[Delivery] = []
         self.alone: list[Delivery] = []
@@ -40,7 +40,7 @@ class Group:
 
     def run(self, deliveries: Sequence[Delivery]) -> None:
         """Admit all and run their handlers; raises what makes the transaction of no use to any of them."""
-        found = self._turn.admit([delivery.call for delivery in deliveries])
+        found = self.turn.admit([delivery.call for delivery in deliveries])
         for delivery, admitted in zip(deliveries, found, strict=True):
             try:
                 self._join(delivery, admitted)
@@ -99,9 +99,9 @@ class Group:
     def commit(self, riding: Sequence[Line]) -> None:
         """Commit what the members leave, and with it the deletion of their rows, if it rides."""
         for member in self.members:
-            self._turn.check_time(member.call)
+            self.turn.check_time(member.call)
             self._around.faults.at("before_commit", member.call)
-        self._turn.commit(self.members, riding)
+        self.turn.commit(self.members, riding)
         for member in self.members:
             self._around.faults.at("after_commit", member.call)
 

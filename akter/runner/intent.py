@@ -26,7 +26,7 @@ _LOCK = 0.1
 
 
 class Deliverer:
-    """Runs messages as turns. `ride`: their rows are deleted in their receivers' commits, instead of right after."""
+    """Runs messages as turns. `ride`: their rows end in their receivers' commits, instead of right after."""
 
     def __init__(self, engine: Engine, around: Surroundings, execution: float, ride: bool, held: Held, settler: Settler) -> None:
         self._engine, self._around, self._execution, self._ride = engine, around, execution, ride
@@ -88,7 +88,7 @@ class Deliverer:
         turn, member = Turn(wire, self._deadline([delivery]), self._around), Member(delivery.call, self._around)
         if not self._turn(delivery, turn, member, wire):
             self._around.faults.at("before_outbox_delete", delivery.call)
-            self.settler.delete([delivery.row], wire)
+            self.settler.end([delivery.row], turn.now_ms, wire)
         self.counts.add(delivered=1)
         delivery.call.hop.delivered()
 
@@ -106,7 +106,7 @@ class Deliverer:
         self.pace.saw(call.command, time.monotonic() - started, used_sql=member.capability.touched)
         turn.check_time(call)
         faults.at("before_commit", call)
-        turn.commit([member], [self.settler.done([delivery.row])] if self._ride else [])
+        turn.commit([member], self.settler.done([delivery.row], turn.now_ms) if self._ride else [])
         faults.at("after_commit", call)
         return self._ride
 
@@ -130,10 +130,10 @@ class Deliverer:
         rows = [delivery.row for delivery in group.done]
         riding = self._ride and bool(group.members)
         if group.members:
-            group.commit([self.settler.done(rows)] if riding else [])
+            group.commit(self.settler.done(rows, group.turn.now_ms) if riding else [])
         else:
             wire.roll_back()
         if rows and not riding:
             for delivery in group.done:
                 self._around.faults.at("before_outbox_delete", delivery.call)
-            self.settler.delete(rows, wire)
+            self.settler.end(rows, group.turn.now_ms, wire)

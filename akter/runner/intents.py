@@ -19,6 +19,7 @@ from akter.runner.lane import Lane
 from akter.runner.message import Delivery, read
 from akter.runner.settings import Settings
 from akter.runner.settler import about
+from akter.runner.tick import Ticks
 from akter.store import claim
 from akter.store.claim import Claimed
 from akter.store.flight import Line, Row
@@ -45,6 +46,7 @@ class Intents:
         self._statements, self._actors = statements, actors
         self._deliverer, self._settler, self._held = deliverer, deliverer.settler, deliverer.held
         self.lane, self._settings, self._lease = lane, settings, lease
+        self._ticks = Ticks(self._settler, actors, round(settings.skip_after * 1000))
         self._stopping = False
         self._alike = settings.lanes.get("intents", 0)
 
@@ -67,7 +69,7 @@ class Intents:
     def start(self, rows: Sequence[Claimed], sent: float, *, full: bool) -> None:
         """Deliver claimed rows; `full`: the claim took as many as it asked for."""
         until = sent + self._lease
-        rows = sorted(rows, key=lambda row: row.scheduled_at_ms)
+        rows, aside = self._ticks.split(sorted(rows, key=lambda row: row.scheduled_at_ms))
         ready: list[Delivery] = []
         unread: list[tuple[Claimed, BaseException]] = []
         for row in rows:
@@ -94,7 +96,9 @@ class Intents:
         self._alike = self._alike + len(ready) if alike else 0
         self.lane.sharing = full and self._alike >= self.lane.seats
         if unread:
-            self._run(len(unread), partial(self._refuse, unread), [])
+            self._run(len(unread), partial(self._settle, len(unread), partial(self._settler.wait, unread)), [])
+        if aside:
+            self._run(len(aside), partial(self._settle, len(aside), partial(self._ticks.set_aside, aside)), [])
         room = max(0, self.lane.idle_threads())
         for unit in units[:room]:
             deliveries = list(chain.from_iterable(unit))
@@ -109,11 +113,11 @@ class Intents:
             # The lane is closed, or no thread can be had.
             self._give_back(deliveries)
 
-    def _refuse(self, unread: Sequence[tuple[Claimed, BaseException]]) -> None:
+    def _settle(self, rows: int, work: Callable[[], None]) -> None:
         try:
-            self._settler.wait(unread)
+            work()
         finally:
-            self.lane.leave(len(unread))
+            self.lane.leave(rows)
 
     def _work(self, unit: Unit) -> None:
         """Deliver batch after batch; those that must run alone come next."""

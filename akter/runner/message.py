@@ -32,7 +32,9 @@ def read(row: Claimed, actors: Mapping[str, Definition]) -> Call:
     definition = actors.get(row.target_type)
     if definition is None:
         raise UnknownActor(f"{row.target_type} is not registered here")
-    command = definition.names.get(row.command)
+    # A schedule runs what the code says now, whatever it said when the row was written.
+    entry = definition.schedules.get(row.timer_key) if row.timer_key is not None else None
+    command = definition.names.get(row.command) if entry is None else entry.command
     if command is None or command.mark.kind != "command":
         raise UnknownActor(f"{row.target_type} has no command {row.command!r}: keep its old name as an alias, @command(aliases=...)")
     arguments = command.codec.decode(row.payload)
@@ -49,6 +51,7 @@ def read(row: Claimed, actors: Mapping[str, Definition]) -> Call:
         trusted=True,
         # A committed message is not refused for its age, nor asked for its rights again.
         retried=True,
+        tick=entry is not None,
     )
 
 

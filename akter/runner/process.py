@@ -36,6 +36,7 @@ from akter.runner.retention import Sweeps
 from akter.runner.sampling import Sampler
 from akter.runner.settings import DEFAULT_SEATS, Settings
 from akter.runner.settler import Settler
+from akter.runner.tick import plant
 from akter.store import presence
 from akter.tables import SCHEMA
 
@@ -86,7 +87,7 @@ class Runner:
         self.label = label or f"{socket.gethostname()}:{os.getpid()}"
         self._engine, room = _engine(app.engine)
         around, seats = app.surroundings, self.settings.lanes.get("intents", 0)
-        settler = Settler(self._engine, around.statements, self.settings.max_backoff)
+        settler = Settler(self._engine, around.statements, self.settings.max_backoff, app.actors, around.keep_ms)
         self._deliverer = Deliverer(self._engine, around, app.limits.execution, self.settings.ride, Held(), settler)
         self._lane = Lane("intents", seats, min(seats, room - BESIDE), self.settings.group, self.wake)
         statements = around.statements
@@ -98,7 +99,7 @@ class Runner:
         self._listener = Listener(self._engine, around.statements, self.wake, app.wakes.me) if self.settings.listen else None
         self._pid, self._report = os.getpid(), None
         self._lock, self._stopped = threading.Lock(), threading.Event()
-        self._started_at, self._arrived, self._stopping = 0.0, False, False
+        self._started_at, self._arrived, self._stopping, self._planted = 0.0, False, False, False
         event.listen(self._engine, "checkin", self._given_back)
 
     _report: Report | None
@@ -112,6 +113,7 @@ class Runner:
                 raise AkterError("this Runner was stopped: make another one")
             if self._started_at:
                 return self
+            self._plant()
             self._started_at = time.monotonic()
             self.app.wakes.add(self.wake)
             self._loop.start()
@@ -145,7 +147,14 @@ class Runner:
         self._check_outside("drain")
         checked("Runner.drain: seconds", seconds)
         self.app.verify()
+        with self._lock:
+            self._plant()
         self.relay.drain(seconds)
+
+    def _plant(self) -> None:
+        if not self._planted:
+            plant(self._engine, self.app.surroundings, self.app.actors)
+            self._planted = True
 
     def stop(self, grace: float = 10.0) -> Report:
         """Stop claiming, give back what was not begun, finish what runs within `grace` seconds, and report what was left.

@@ -24,8 +24,8 @@ class Settings:
     claimed row is this runner's: at least the longest time limit of a command, by default more. `max_backoff`: the longest wait of a
     failing row, in seconds. `pass_limit`: rows a pass takes at most. `group`: messages delivered in one transaction. `listen`: wait for
     hints of other processes. `ride`: delete a delivered row in its receiver's commit instead of after it. `heartbeat`: seconds between
-    signs of life. `ranges`: the buckets it claims from. `sweep`: seconds between sweeps of old receipts and events, which all runners share;
-    None for none by this one.
+    signs of life. `ranges`: the buckets it claims from. `sweep`: seconds between sweeps of old receipts and events, which all runners
+    share; None for none by this one. `skip_after`: seconds after which a tick of a schedule that could not run is skipped.
     """
 
     lanes: Mapping[str, int] = field(default_factory=lambda: {"intents": DEFAULT_SEATS})
@@ -39,6 +39,7 @@ class Settings:
     heartbeat: float = 5.0
     sweep: float | None = 60.0
     ranges: tuple[tuple[int, int], ...] = ((-128, 127),)
+    skip_after: float = 86_400.0
 
     def __post_init__(self) -> None:
         if not isinstance(cast(object, self.lanes), Mapping):
@@ -49,7 +50,7 @@ class Settings:
             _count(f"lanes[{family!r}]", seats, 1, 1_000_000)
         _count("pass_limit", self.pass_limit, 1, 1_000_000)
         _count("group", self.group, 1, 32)
-        for name in ("poll", "claim_lease", "max_backoff", "heartbeat", "sweep"):
+        for name in ("poll", "claim_lease", "max_backoff", "heartbeat", "sweep", "skip_after"):
             value = getattr(self, name)
             if value is None and name in ("claim_lease", "sweep"):
                 continue

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from sqlalchemy import Engine
 
+from akter.definition import Definition
 from akter.errors import (
     AkterError,
     CommandConflict,
@@ -21,7 +22,9 @@ from akter.errors import (
     UnknownActor,
 )
 from akter.identity import shown_id
-from akter.store import settle
+from akter.planting import times
+from akter.schedule import CRON_KEY
+from akter.store import schedule, settle
 from akter.store.claim import Claimed
 from akter.store.flight import Line, Lost, StatementFailed
 from akter.store.rows import parameters
@@ -52,17 +55,42 @@ class Counts:
 class Settler:
     """Writes what became of claimed rows, many in one statement."""
 
-    def __init__(self, engine: Engine, statements: Statements, max_backoff: float) -> None:
+    def __init__(self, engine: Engine, statements: Statements, max_backoff: float, actors: Mapping[str, Definition], keep_ms: int) -> None:
         self._engine, self._statements, self._max_backoff_ms = engine, statements, round(max_backoff * 1000)
+        self._actors, self._keep_ms = actors, keep_ms
         self.counts = Counts()
 
-    def done(self, rows: Sequence[Claimed]) -> Line:
-        """The statement that deletes delivered rows, to ride in their receivers' commit or to be flown after it."""
-        return self._line(settle.done, "done_", [claim_of(row) for row in rows])
+    def done(self, rows: Sequence[Claimed], now_ms: int) -> list[Line]:
+        """The statements that end delivered rows, to ride in their receivers' commit or to be flown after it.
 
-    def delete(self, rows: Sequence[Claimed], wire: Wire) -> None:
-        """Delete delivered rows; raises `Unavailable`."""
-        self._fly(self.done(rows), len(rows), wire)
+        Messages are deleted; ticks get the time that comes next after `now_ms`, which is at most the database's time.
+        """
+        ticks = [row for row in rows if is_tick(row)]
+        others = [row for row in rows if not is_tick(row)]
+        lines = [self._line(settle.done, "done_", [claim_of(row) for row in others])] if others else []
+        if ticks:
+            lines.append(self._line(schedule.move_on, "next_", [self._next(row, now_ms) for row in ticks], keep_ms=self._keep_ms))
+        return lines
+
+    def _next(self, row: Claimed, now_ms: int) -> dict[str, Any]:
+        entry = self._actors[row.target_type].schedules[row.timer_key or ""]
+        return {**claim_of(row), "command": entry.command.name, **times(entry, now_ms)}
+
+    def end(self, rows: Sequence[Claimed], now_ms: int, wire: Wire) -> None:
+        """Do that with delivered rows now; raises `Unavailable`."""
+        self._fly(self.done(rows, now_ms), len(rows), wire)
+
+    def set_aside(self, skipped: Sequence[Claimed], given_up: Sequence[Claimed], unknown: Sequence[Claimed]) -> None:
+        """Move skipped ticks on, delete those given up, and let those of unknown schedules wait; raises `Unavailable`."""
+        lines = self.done(skipped, max((row.claimed_at_ms for row in skipped), default=0))
+        if given_up:
+            lines.append(self._line(settle.done, "done_", [claim_of(row) for row in given_up]))
+        if unknown:
+            reason = "this schedule is not in the code of the runner that looked last"
+            rows = [{**claim_of(row), "last_error": reason} for row in unknown]
+            lines.append(self._line(schedule.put_off, "off_", rows, max_backoff_ms=self._max_backoff_ms))
+        with Wire(self._engine, self._statements) as wire:
+            self._fly(lines, len(skipped) + len(given_up) + len(unknown), wire)
 
     def release(self, rows: Sequence[Claimed], *, begun: bool = False) -> int:
         """Make rows due at once, for any runner; returns how many were still this runner's. Raises `Unavailable`.
@@ -73,7 +101,7 @@ class Settler:
             return 0
         with Wire(self._engine, self._statements) as wire:
             return self._fly(
-                self._line(settle.release, "free_", [{**claim_of(row), "refund": 0 if begun else 1} for row in rows]), len(rows), wire
+                [self._line(settle.release, "free_", [{**claim_of(row), "refund": 0 if begun else 1} for row in rows])], len(rows), wire
             )
 
     def wait(self, failed: Sequence[tuple[Claimed, BaseException]], wire: Wire | None = None) -> None:
@@ -84,18 +112,19 @@ class Settler:
         if not failed:
             return
         waiting = [self._waiting(row, problem) for row, problem in failed]
-        line = self._line(settle.back_off, "wait_", waiting)
+        lines = [self._line(settle.back_off, "wait_", waiting)]
         try:
             if wire is not None:
-                self._fly(line, len(waiting), wire)
+                self._fly(lines, len(waiting), wire)
                 return
             with Wire(self._engine, self._statements) as own:
-                self._fly(line, len(waiting), own)
+                self._fly(lines, len(waiting), own)
         except AkterError as problem:
             logger.warning("relay.settle_failed", extra={"akter_rows": len(waiting), "akter_reason": str(problem)[:500]})
 
     def _waiting(self, row: Claimed, problem: BaseException) -> dict[str, Any]:
-        never = isinstance(problem, CommandConflict | CommandExpired | InvalidCommandId | Unauthorized)
+        # A tick is skipped when its time is over, and its schedule goes on.
+        never = isinstance(problem, CommandConflict | CommandExpired | InvalidCommandId | Unauthorized) and not is_tick(row)
         delay = PARKED_MS if never else min(1000 * 2 ** min(max(row.attempts - 1, 0), 31), self._max_backoff_ms)
         reason = f"{type(problem).__name__}: {problem}".replace("\0", "\\0").encode(errors="replace")[:_LONG].decode(errors="replace")
         # Anything else may quote what the application stores, which belongs into the database only.
@@ -107,17 +136,22 @@ class Settler:
         self.counts.add(**{"parked" if never else "retried": 1})
         return {**claim_of(row), "delay_ms": delay, "last_error": ("parked: " if never else "") + reason}
 
-    def _fly(self, line: Line, rows: int, wire: Wire) -> int:
+    def _fly(self, lines: Sequence[Line], rows: int, wire: Wire) -> int:
         try:
-            moved = int(wire.fly([line], _SECONDS)[0].rows[0][0])
+            moved = sum(int(answer.rows[0][0]) for answer in wire.fly(lines, _SECONDS))
         except (StatementFailed, Lost) as problem:
             raise Unavailable(f"the outbox could not be written: {problem}") from problem
         if moved != rows:
             self.counts.add(stale=rows - moved)
         return moved
 
-    def _line(self, statement: Any, prefix: str, rows: list[dict[str, Any]]) -> Line:
-        return Line(self._statements.get(statement), parameters(prefix, rows, True))
+    def _line(self, statement: Any, prefix: str, rows: list[dict[str, Any]], **values: int) -> Line:
+        return Line(self._statements.get(statement), {**values, **parameters(prefix, rows, True)})
+
+
+def is_tick(row: Claimed) -> bool:
+    """Whether a row belongs to a schedule."""
+    return row.timer_key is not None and row.timer_key.startswith(CRON_KEY)
 
 
 def claim_of(row: Claimed) -> dict[str, Any]:

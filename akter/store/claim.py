@@ -40,6 +40,7 @@ class Claimed(NamedTuple):
     timer_key: str | None
     scheduled_at_ms: int
     last_error: str | None
+    claimed_at_ms: int
 
 
 def intents() -> ExecutableReturnsRows:
@@ -70,4 +71,5 @@ def intents() -> ExecutableReturnsRows:
 def _returned() -> list[ColumnElement[Any]]:
     named: dict[str, Any] = {column.name: column for column in outbox.c}
     named["claimed_until_ms"] = outbox.c.due_at_ms.label("claimed_until_ms")
+    named["claimed_at_ms"] = statement_ms().label("claimed_at_ms")
     return [named[name] for name in Claimed._fields[2:]]

@@ -38,6 +38,8 @@ _TYPES: dict[str, TypeEngine[Any]] = {
     "claimed_until_ms": BigInteger(),
     "last_error": Text(),
     "refund": Integer(),
+    "first_ms": BigInteger(),
+    "second_ms": BigInteger(),
     "event": Text(),
     "count": Integer(),
     "ord": Integer(),

@@ -21,7 +21,7 @@ PARKED_MS = 2**53 - 1
 def done() -> ExecutableReturnsRows:
     """Delete delivered rows; returns how many were still this runner's."""
     rows = source("done_", CLAIM, True)
-    gone = delete(outbox).where(_held(rows)).returning(outbox.c.bucket)
+    gone = delete(outbox).where(held(rows)).returning(outbox.c.bucket)
     return select(func.count(type_=Integer())).select_from(gone.cte("done"))
 
 
@@ -30,7 +30,7 @@ def back_off() -> ExecutableReturnsRows:
     rows = source("wait_", (*CLAIM, "delay_ms", "last_error"), True)
     parked = literal_column(str(PARKED_MS), BigInteger())
     due = func.least(now_ms() + rows.c.delay_ms, parked, type_=BigInteger())
-    moved = update(outbox).values(due_at_ms=due, last_error=rows.c.last_error).where(_held(rows)).returning(outbox.c.bucket)
+    moved = update(outbox).values(due_at_ms=due, last_error=rows.c.last_error).where(held(rows)).returning(outbox.c.bucket)
     return select(func.count(type_=Integer())).select_from(moved.cte("waiting"))
 
 
@@ -41,11 +41,12 @@ def release() -> ExecutableReturnsRows:
     """
     rows = source("free_", (*CLAIM, "refund"), True)
     moved = (
-        update(outbox).values(due_at_ms=now_ms(), attempts=outbox.c.attempts - rows.c.refund).where(_held(rows)).returning(outbox.c.bucket)
+        update(outbox).values(due_at_ms=now_ms(), attempts=outbox.c.attempts - rows.c.refund).where(held(rows)).returning(outbox.c.bucket)
     )
     return select(func.count(type_=Integer())).select_from(moved.cte("released"))
 
 
-def _held(rows: Any) -> Any:
+def held(rows: Any) -> Any:
+    """Whether a row is still what these claims made of it."""
     key = and_(*(outbox.c[name] == rows.c[name] for name in CLAIM[:3]))
     return and_(key, outbox.c.kind == literal_column("'intent'"), outbox.c.due_at_ms == rows.c.claimed_until_ms)

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from akter import Actor, Attempt, Job, command
+from akter import Actor, Attempt, Job, command, cron
 from akter.runner import Runner
 from akter.testing import inspect, pause_next
 
@@ -118,3 +118,33 @@ def test_a_group_of_messages_costs_a_claim_and_one_turn(through: Callable[..., A
         runner.drain()
     runner.stop()
     assert counts == [flights, flights]
+
+
+class Timekeeper(Actor):
+    """Has schedules."""
+
+    @command
+    def tell(self) -> None: ...
+
+    @cron("0 3 * * *")
+    @cron("0 15 * * *", tz="Europe/Berlin")
+    def wind(self) -> None: ...
+
+
+def test_schedules_add_one_statement_to_the_first_turn_and_nothing_to_the_ones_after_it(
+    through: Callable[..., Any], proxy: Any, observer: Any
+) -> None:
+    app = through(Timekeeper, pool_size=1, hint=False)
+    app.actor(Timekeeper, "warm").tell()
+    counts: list[tuple[int, int]] = []
+    for _ in range(3):
+        with proxy.count() as seen:
+            app.actor(Timekeeper, "a").tell()
+        counts.append((seen.flights, len(seen.statements)))
+    assert counts == [(2, 8), (2, 7), (2, 7)]
+    assert observer.one("SELECT count(*) FROM actor_outbox") == 4
+    again = through(Timekeeper, pool_size=1, hint=False)
+    again.actor(Timekeeper, "warm").tell()
+    with proxy.count() as seen:
+        again.actor(Timekeeper, "a").tell()
+    assert (seen.flights, len(seen.statements)) == (2, 8), "another process looks once, too"
