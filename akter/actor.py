@@ -15,8 +15,8 @@ from akter.definition import INHERITED, MAX_STATE_BYTES, Definition, Options
 from akter.errors import AkterError, DeclarationError, PayloadInvalid
 from akter.event import PAGE, Asked, Entry, Page, asked, entries
 from akter.handle import Handle, door_of, target_of
-from akter.identity import DEFAULT_TENANT, SINGLETON_ID, Address, Placement, address, check_name
-from akter.intent import Cancel, Emit, Enqueue, Later, Recorder, Request, Send, When
+from akter.identity import DEFAULT_TENANT, SINGLETON_ID, Address, Placement, address, check_name, child_id
+from akter.intent import Cancel, Emit, Enqueue, Later, Mint, Recorder, Request, Send, When
 from akter.job import Job
 from akter.payload import Event, event_codec, field
 
@@ -93,6 +93,24 @@ class Actor:
         self._turn.check()
         return cast(A, Handle(kind.__akter__, locate(kind, self._address.tenant_id, id), None))
 
+    def mint(self, kind: type[A]) -> A:
+        """A handle of a new actor whose id comes from this command, so that running it again makes the same one.
+
+        The turn has to send it one of its commands declared with `creates=True`, without a key. Nobody else can create it.
+        """
+        definition = getattr(kind, "__akter__", None)
+        if not isinstance(definition, Definition) or definition.options.singleton or not definition.creating:
+            raise TypeError(
+                f"mint(...) takes an Actor class with ids and a @command(creates=True), which brings the child about, not {kind!r}"
+            )
+        tenant, name = self._address.tenant_id, definition.name
+
+        def made(command_id: str, ordinal: int) -> Mint:
+            id = child_id(self._address, command_id, ordinal, name)
+            return Mint(address(definition.options.placement, tenant, name, id), ordinal)
+
+        return cast(A, Handle(definition, self._turn.mint(made).child, None))
+
     def send(self, command: Callable[P, Any], *args: P.args, **kwargs: P.kwargs) -> str:
         """Send a message when this turn commits; returns the intent's id. Messages keep no order among each other."""
         return self.send_later(intent.AT_ONCE, command, args, dict(kwargs))
@@ -156,7 +174,7 @@ class Actor:
                 "make the handle with self.actor(Kind, id)"
             )
         payload, arguments = found.bind(args, kwargs)
-        return self._turn.record(Send(target, found.name, arguments, payload, when))
+        return self._turn.record(Send(target, found.name, arguments, payload, when, found.mark.creates))
 
     def enqueue_later(self, when: When, job: Job[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
         """Record a job; what `enqueue` and `Later.enqueue` share."""
@@ -192,7 +210,7 @@ def _options(kind: type[Actor], given: dict[str, Any]) -> Options:
     return Options(**{**taken_over, **given})
 
 
-_RESERVED = frozenset(name for name in dir(Actor) if not name.startswith("__")) | {"mint"}
+_RESERVED = frozenset(name for name in dir(Actor) if not name.startswith("__"))
 
 
 def _rebuild(kind: type[Actor], fields: dict[str, Any]) -> Actor:
@@ -224,6 +242,7 @@ class _Plain:
 
     def __init__(self) -> None:
         self.requests: list[Request] = []
+        self._minted = 0
 
     def check(self) -> None:
         """Anybody may use a plain object."""
@@ -235,6 +254,10 @@ class _Plain:
     def accepts(self, door: object) -> bool:
         """A plain object asks nobody."""
         return True
+
+    def mint(self, made: Callable[[str, int], Mint]) -> Mint:
+        self._minted += 1
+        return made("under-test", self._minted - 1)
 
     def read_events(self, wanted: Asked) -> Page:
         return self.connection()  # type: ignore[no-any-return]

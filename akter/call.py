@@ -9,7 +9,7 @@ from akter.caller import Caller
 from akter.command import Command
 from akter.definition import Definition
 from akter.errors import CommandConflict, CommandExpired, InvalidCommandId, NotCreated, Unauthorized
-from akter.identity import Address, CommandId
+from akter.identity import Address, CommandId, is_child_id
 from akter.store.turn import Admitted
 from akter.watch import NO_HOP, NO_WATCH, Hop, Watch
 
@@ -18,6 +18,7 @@ from akter.watch import NO_HOP, NO_WATCH, Hop, Watch
 class Call:
     """A command with its arguments, id and caller; it is the same in every retry.
 
+    `trusted`: a committed message. `proved`: it comes from the turn that minted the actor.
     `hop` watches the message it came by, `watch` the try it is in. `grace_ms`: how long past its id's expiry a retry may still run,
     because the first try was in time; receipts are kept at least as long.
     `tick`: a schedule sent it, and its code may have changed since.
@@ -33,6 +34,7 @@ class Call:
     caller: Caller
     expires_at_ms: int | None = None
     trusted: bool = False
+    proved: bool = False
     retried: bool = False
     grace_ms: int = 0
     tick: bool = False
@@ -54,10 +56,16 @@ class Call:
             )
 
     def check_admission(self, found: Admitted) -> None:
-        """Refuse a command that may not run now; raises `NotCreated`."""
+        """Refuse a command that may not run now; raises `NotCreated`, and `Unauthorized` for a minted child of somebody else's."""
         if self.definition.creating and not found.created and not self.command.mark.creates:
             creating = ", ".join(sorted(name for name, member in self.definition.members.items() if member.mark.creates))
             raise NotCreated(f"{self.address} does not exist yet: it is created by {creating}", command_id=self.id)
+        if self.command.mark.creates and not self.proved and is_child_id(self.address.actor_id):
+            raise Unauthorized(
+                f"{self.command.where}: {self.address.actor_id} is the id of a minted child, which only the turn that minted it creates: "
+                "use app.new(...) for an actor of your own",
+                command_id=self.id,
+            )
 
     def check_in_time(self, now_ms: int) -> None:
         """Refuse an id whose time has passed, or has not come, as `check_expiry` does.

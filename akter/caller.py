@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Literal, TypeAlias, cast
+from typing import Any, Literal, NamedTuple, TypeAlias, cast
 
 import msgspec
 
@@ -38,6 +38,13 @@ class Anonymous:
         return _key("Anonymous")
 
 
+class Minted(NamedTuple):
+    """What a minted child's id was made from, beside its parent and its type."""
+
+    command_id: str
+    ordinal: int
+
+
 @dataclass(frozen=True, slots=True)
 class System:
     """Code of the deployment itself: a process, or an actor that sent a message."""
@@ -45,6 +52,8 @@ class System:
     source: Literal["process", "actor", "timer", "job", "cron", "subscription"] = "process"
     ref: Address | None = None
     on_behalf_of: User | Anonymous | None = None
+    mint: Minted | None = None
+    """Which child of `ref` the message creates; believed only of a committed row that `ref` wrote."""
 
     @property
     def key(self) -> str:
@@ -101,6 +110,7 @@ class _Stored(msgspec.Struct, omit_defaults=True):
     source: str
     ref: tuple[str, str, str] | None = None
     on_behalf_of: tuple[str, ...] | None = None
+    mint: tuple[str, int] | None = None
 
 
 def to_json(caller: System) -> str:
@@ -108,7 +118,7 @@ def to_json(caller: System) -> str:
     behalf = caller.on_behalf_of
     principal = None if behalf is None else ("User", behalf.subject) if isinstance(behalf, User) else ("Anonymous",)
     ref = None if caller.ref is None else (caller.ref.tenant_id, caller.ref.actor_type, caller.ref.actor_id)
-    return msgspec.json.encode(_Stored(caller.source, ref, principal)).decode()
+    return msgspec.json.encode(_Stored(caller.source, ref, principal, caller.mint)).decode()
 
 
 _read = msgspec.json.Decoder(_Stored).decode
@@ -121,7 +131,7 @@ def from_json(text: str) -> System:
     if stored.on_behalf_of is not None:
         behalf = User(stored.on_behalf_of[1]) if stored.on_behalf_of[0] == "User" else Anonymous()
     ref = None if stored.ref is None else address("actor", *stored.ref)
-    return System(cast(Any, stored.source), ref, behalf)
+    return System(cast(Any, stored.source), ref, behalf, None if stored.mint is None else Minted(*stored.mint))
 
 
 def may_read(caller: Caller, key: str) -> bool:

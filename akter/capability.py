@@ -8,10 +8,10 @@ from collections.abc import Callable
 from typing import Any
 
 from akter.context import inside
-from akter.errors import PayloadInvalid, TurnEnded
+from akter.errors import AkterError, PayloadInvalid, TurnEnded
 from akter.event import Asked, Page
-from akter.identity import CommandId
-from akter.intent import Cancel, Emit, Enqueue, Request, Send
+from akter.identity import CommandId, is_child_id
+from akter.intent import Cancel, Emit, Enqueue, Mint, Request, Send
 from akter.sql import OwnSql
 
 MAX_REQUESTS = 10_000
@@ -25,6 +25,7 @@ class Capability:
     """The recorder of one turn."""
 
     __slots__ = (
+        "_command_id",
         "_max_payload_bytes",
         "_mint",
         "_open",
@@ -36,6 +37,7 @@ class Capability:
         "_where",
         "event_bytes",
         "event_sequence",
+        "mints",
         "requests",
         "sql",
         "touched",
@@ -44,6 +46,7 @@ class Capability:
     def __init__(
         self,
         where: str,
+        command_id: str,
         mint: Callable[[Send | Enqueue], CommandId],
         open_sql: Callable[[], OwnSql],
         read: Callable[[Asked], Page],
@@ -51,9 +54,11 @@ class Capability:
         max_payload_bytes: int,
         owner: object,
     ) -> None:
-        self._where, self._mint, self._open_sql, self._max_payload_bytes = where, mint, open_sql, max_payload_bytes
+        self._where, self._command_id, self._mint = where, command_id, mint
+        self._open_sql, self._max_payload_bytes = open_sql, max_payload_bytes
         self._read, self.event_sequence, self._owner = read, event_sequence, owner
         self.requests: list[tuple[str, Request]] = []
+        self.mints: list[Mint] = []
         self.event_bytes = 0
         self.sql: OwnSql | None = None
         self.touched = False
@@ -99,6 +104,36 @@ class Capability:
             id = str(self._mint(request))
         self.requests.append((id, request))
         return id
+
+    def mint(self, made: Callable[[str, int], Mint]) -> Mint:
+        """Keep a child that is to be created by a message of this turn."""
+        self.check()
+        self.mints.append(made(self._command_id, len(self.mints)))
+        return self.mints[-1]
+
+    def check_children(self) -> None:
+        """Raise unless each minted child, and no other, gets a message that creates it and that nobody can cancel."""
+        sent = [
+            request
+            for _, request in self.requests
+            if isinstance(request, Send) and request.creates and is_child_id(request.target.actor_id)
+        ]
+        minted = {mint.child for mint in self.mints}
+        for request in sent:
+            if request.target not in minted:
+                raise AkterError(
+                    f"{self._where} sent {request.command} to {request.target}, which is the id of a minted child: "
+                    "only the turn that mints it with self.mint(...) can create it"
+                )
+            if request.when.key is not None:
+                raise AkterError(
+                    f"{self._where}: the message that creates {request.target} cannot carry a key, because it could be cancelled"
+                )
+        if missing := minted.difference(request.target for request in sent):
+            raise AkterError(
+                f"{self._where} minted {min(missing)} and sent it no message that creates it: "
+                "self.send(child.command, ...) with a command declared with creates=True"
+            )
 
     def _count_event(self, request: Emit) -> None:
         # Counted even when it is refused, so that a handler which goes on gets no later event in: there is no gap in what it told.

@@ -144,6 +144,25 @@ def check_admissible(id: CommandId, window_ms: int, now_ms: int) -> None:
         raise InvalidCommandId("this command id was issued in the future", code="future", command_id=str(id))
 
 
+_CHILD = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-8[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}")
+
+
+def child_id(parent: Address, command_id: str, ordinal: int, kind: str) -> str:
+    """The id of the child that a command of `parent` mints, `ordinal` counting from 0: a version 8 UUID, the same in every run of it."""
+    # The text of a singleton's id is akter's own, and none that an application gave.
+    named = "" if parent.actor_id == SINGLETON_ID else parent.actor_id
+    fields = ("akter.mint.1", parent.tenant_id, parent.actor_type, named, command_id, str(ordinal), kind)
+    encoded = [text.encode() for text in fields]
+    digest = hashlib.sha256(b"".join(len(text).to_bytes(4, "big") + text for text in encoded)).digest()
+    bits = int.from_bytes(digest[:16], "big")
+    return str(uuid.UUID(int=bits & ~(0xF << 76) & ~(0x3 << 62) | 0x8 << 76 | 0b10 << 62))
+
+
+def is_child_id(id: str) -> bool:
+    """Whether an actor id has the form of a minted child's."""
+    return _CHILD.fullmatch(id) is not None
+
+
 def new_id() -> str:
     """A random actor id that sorts by time, a version 7 UUID."""
     now = int(time.time() * 1000)

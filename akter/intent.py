@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any, ParamSpec, Protocol, TypeAlias
 
@@ -38,13 +38,14 @@ AT_ONCE = When()
 
 @dataclass(frozen=True, slots=True)
 class Send:
-    """A message to a command of an actor."""
+    """A message to a command of an actor; `creates` says that the command may bring the actor about."""
 
     target: Address
     command: str
     arguments: msgspec.Struct
     payload: bytes
     when: When = AT_ONCE
+    creates: bool = field(default=False, compare=False, repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +73,14 @@ class Cancel:
     key: str
 
 
+@dataclass(frozen=True, slots=True)
+class Mint:
+    """A child that a turn made an id for, the `ordinal`th of its command."""
+
+    child: Address
+    ordinal: int
+
+
 Request: TypeAlias = Send | Enqueue | Emit | Cancel
 
 
@@ -87,6 +96,10 @@ class Recorder(Protocol):
 
     def record(self, request: Request) -> str:
         """Keep a request until the turn commits, and return its id."""
+        ...
+
+    def mint(self, made: Callable[[str, int], Mint]) -> Mint:
+        """Keep a child, made from the turn's command id and how many the turn has minted before."""
         ...
 
     def read_events(self, wanted: Asked) -> Page:

@@ -111,6 +111,7 @@ class Member:
 
         self.capability = Capability(
             self.call.command.where,
+            self.call.id,
             self._mint,
             lambda: open_sql(self),
             read_events,
@@ -152,6 +153,7 @@ class Member:
             kept = outcome.refusal(refused)
             self._check_size(f"{type(refused).__name__} of {call.command.where}()", len(kept.encode()))
             return Ended(kept, rejection=refused)
+        self.capability.check_children()
         if self.capability.sql is not None:
             self.capability.sql.keep()
         raw, result = call.command.result.round_trip(value)
@@ -230,7 +232,7 @@ class Member:
 
     def requests(self) -> list[Line]:
         """The statements that write what the handler asked for."""
-        return [] if self.refused else staging.lines(self._around.statements, self.call, self.capability.requests)
+        return [] if self.refused else staging.lines(self._around.statements, self.call, self.capability)
 
     @property
     def event_sequence(self) -> int:

@@ -16,7 +16,7 @@ from akter.definition import Definition
 from akter.errors import AkterError, Defect, InsideTurn, PayloadInvalid, TurnEnded, Unavailable
 from akter.event import Asked, Page
 from akter.identity import Address
-from akter.intent import Request
+from akter.intent import Mint, Request
 from akter.rejection import Rejection
 from akter.store import failure, log, reading
 from akter.store.flight import Line, Lost, Row, StatementFailed, raw
@@ -75,6 +75,11 @@ class Reading:
         """A page of the events up to the one that was the newest when the query began."""
         self.alive()
         return self._read(wanted)
+
+    def mint(self, made: Callable[[str, int], Mint]) -> Mint:
+        """Nothing can be made."""
+        self.check()
+        raise AssertionError(made)
 
     def connection(self) -> Any:
         """A SQLAlchemy connection on the query's read-only snapshot."""

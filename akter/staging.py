@@ -2,23 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from akter import caller as callers
 from akter.call import Call
-from akter.caller import Anonymous, System, User
-from akter.capability import pending
+from akter.caller import Anonymous, Minted, System, User
+from akter.capability import Capability, pending
 from akter.identity import Address
-from akter.intent import Emit, Enqueue, Request, Send
+from akter.intent import Emit, Enqueue, Mint, Send
 from akter.store import log, outbox
 from akter.store.flight import Line
 from akter.store.rows import key, parameters
 from akter.store.wire import Statements
 
 
-def lines(statements: Statements, call: Call, requests: list[tuple[str, Request]]) -> list[Line]:
+def lines(statements: Statements, call: Call, asked: Capability) -> list[Line]:
     """The statements that write a turn's requests; none when it asked for nothing."""
-    keys, wanted, events = pending(requests)
+    keys, wanted, events = pending(asked.requests)
     found: list[Line] = []
     if keys:
         rows = [{**key(call.address), "timer_key": name} for name in keys]
@@ -27,6 +28,8 @@ def lines(statements: Statements, call: Call, requests: list[tuple[str, Request]
         senders = {timed: callers.to_json(_sender(call, timed=timed)) for timed in (False, True)}
         mine = key(call.address)
         rows = [_row(call.address, mine, senders, id, request) for id, request in wanted]
+        if asked.mints:
+            _prove(call, asked.mints, wanted, rows)
         found.append(Line(statements.get(outbox.stage), parameters("stage_", rows, True)))
     if events:
         mine = key(call.address)
@@ -58,10 +61,19 @@ def _row(sender: Address, mine: dict[str, Any], senders: dict[bool, str], id: st
     }
 
 
-def _sender(call: Call, *, timed: bool) -> System:
+def _sender(call: Call, *, timed: bool, mint: Minted | None = None) -> System:
     principal = call.caller
     behalf = principal if isinstance(principal, User | Anonymous) else principal.on_behalf_of
-    return System("timer" if timed else "actor", call.address, behalf)
+    return System("timer" if timed else "actor", call.address, behalf, mint)
+
+
+def _prove(call: Call, mints: Sequence[Mint], wanted: Sequence[tuple[str, Send | Enqueue]], rows: Sequence[dict[str, Any]]) -> None:
+    """Let the messages that create minted children say so: it is what the children's creating commands ask for."""
+    minted = {mint.child: Minted(call.id, mint.ordinal) for mint in mints}
+    for (_, request), row in zip(wanted, rows, strict=True):
+        if isinstance(request, Send) and request.creates and (mint := minted.get(request.target)) is not None:
+            timed = bool(request.when.delay_ms or request.when.due_at_ms is not None)
+            row["caller"] = callers.to_json(_sender(call, timed=timed, mint=mint))
 
 
 def _event(mine: dict[str, Any], command_id: str, number: int, emitted: Emit) -> dict[str, Any]:

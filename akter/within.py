@@ -19,10 +19,10 @@ from akter import intent
 from akter.caller import Anonymous, System, User
 from akter.command import Command
 from akter.context import ambient
-from akter.errors import CommandConflict, OutcomeUnknown, PayloadInvalid, Unavailable
+from akter.errors import CommandConflict, OutcomeUnknown, PayloadInvalid, Unauthorized, Unavailable
 from akter.handle import door_of, target_of
 from akter.hint import Wakes
-from akter.identity import address
+from akter.identity import address, is_child_id
 from akter.intent import Later, When
 from akter.job import Job
 from akter.lent import Lent, alone, check, idle, together
@@ -66,12 +66,14 @@ class Message(NamedTuple):
 
 
 def message(door: Door, when: When, command: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Message:
-    """A message from outside; raises `TypeError` and `PayloadInvalid` for what cannot be sent."""
+    """A message from outside; raises `TypeError`, `PayloadInvalid` and `Unauthorized` for what cannot be sent."""
     if when.key is not None:
         raise PayloadInvalid("a key belongs to the actor that sends: give keys inside a turn, where `self.cancel(key)` can take them back")
     target, found = target_of(command)
     if (made_by := door_of(command)) is not None and made_by is not cast(object, door):
         raise PayloadInvalid(f"{found.where} is on a handle of another Akter: make it with the actor(...) of the one that sends")
+    if found.mark.creates and is_child_id(target.actor_id):
+        raise Unauthorized(f"{found.where}: the id {target.actor_id} is that of a minted child, which only the turn that minted it creates")
     payload, arguments = found.bind(args, kwargs)
     if len(payload) > door.max_payload_bytes:
         raise PayloadInvalid(f"the arguments of {found.where}() are {len(payload)} bytes long; the limit is {door.max_payload_bytes}")

@@ -9,9 +9,10 @@ from dataclasses import dataclass
 
 from akter import caller as callers
 from akter.call import Call
+from akter.caller import System
 from akter.definition import Definition
 from akter.errors import UnknownActor
-from akter.identity import address
+from akter.identity import Address, address, child_id
 from akter.store.claim import Claimed
 
 
@@ -38,21 +39,32 @@ def read(row: Claimed, actors: Mapping[str, Definition]) -> Call:
     if command is None or command.mark.kind != "command":
         raise UnknownActor(f"{row.target_type} has no command {row.command!r}: keep its old name as an alias, @command(aliases=...)")
     arguments = command.codec.decode(row.payload)
+    where = address(definition.options.placement, row.tenant_id, definition.name, row.target_id)
+    caller = callers.from_json(row.caller)
     return Call(
         definition=definition,
         command=command,
-        address=address(definition.options.placement, row.tenant_id, definition.name, row.target_id),
+        address=where,
         id=row.intent_id,
         minted=None,
         arguments=arguments,
         payload_hash=command.hash(arguments),
-        caller=callers.from_json(row.caller),
+        caller=caller,
         expires_at_ms=_expiry(row.intent_id),
         trusted=True,
+        proved=_minted(row, caller, where),
         # A committed message is not refused for its age, nor asked for its rights again.
         retried=True,
         tick=entry is not None,
     )
+
+
+def _minted(row: Claimed, caller: System, child: Address) -> bool:
+    """Whether the actor that wrote this row minted its target."""
+    mint, parent = caller.mint, caller.ref
+    if mint is None or parent is None or (parent.actor_type, parent.actor_id) != (row.actor_type, row.actor_id):
+        return False
+    return child.actor_id == child_id(parent._replace(tenant_id=row.tenant_id), mint.command_id, mint.ordinal, row.target_type)
 
 
 def _expiry(intent_id: str) -> int | None:

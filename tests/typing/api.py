@@ -139,6 +139,10 @@ class Order(
         self.after(timedelta(0)).send(other.open, ["a"], fast=True)
         assert_type(self.at(datetime(2030, 1, 1, tzinfo=UTC), key="later").enqueue(self.charge, customer, 5), str)
         self.cancel("hold")
+        child = self.mint(Shipment)
+        assert_type(child, Shipment)
+        assert_type(self.send(child.open, skus=[], fast=True), str)
+        assert_type(self.mint(Shipment).id, str)
         return self.total
 
     @charge.on_success

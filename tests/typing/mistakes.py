@@ -86,6 +86,10 @@ class Order(Actor):
         self.send("open", order="o", skus=[])  # expect-error: a name is no command
         self.actor(Line, "l")  # expect-error: no actor
         self.actor(Shipment, 5)  # expect-error: ids are text
+        self.mint(Line)  # expect-error: no actor
+        self.mint("Shipment")  # expect-error: a class, not its name
+        self.mint(Shipment, "s")  # expect-error: the id is made
+        self.send(self.mint(Shipment).open, order="o")  # expect-error: an argument is missing
         self.after(30).send(self.expire)  # expect-error: a timedelta
         self.after(datetime.now(UTC)).send(self.expire)  # expect-error: a timedelta
         self.after(timedelta(1), "hold").send(self.expire)  # expect-error: the key has a name
