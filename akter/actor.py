@@ -122,7 +122,7 @@ class Actor:
     def emit(self, event: Event) -> None:
         """Record a fact; it is appended to the actor's events when this turn commits. All events of a turn are 1 MiB at most."""
         if not isinstance(cast(object, event), Event) or type(event) is Event:
-            raise PayloadInvalid(f"emit(...) takes an Event, of a class of your own, not {type(event).__name__}")
+            raise PayloadInvalid(f"emit(...) takes an Event, not {type(event).__name__}: an event of a class of yours")
         type(self).__akter__.claim(type(event))
         raw, kept = event_codec(type(event)).round_trip(event)
         self._turn.record(Emit(kept, raw))
