@@ -60,7 +60,7 @@ class Call:
         if self.definition.creating and not found.created and not self.command.mark.creates:
             creating = ", ".join(sorted(name for name, member in self.definition.members.items() if member.mark.creates))
             raise NotCreated(f"{self.address} does not exist yet: it is created by {creating}", command_id=self.id)
-        if self.command.mark.creates and not self.proved and is_child_id(self.address.actor_id):
+        if self.command.mark.creates and not self.proved and is_child_id(self.address.actor_id, self.address.actor_type):
             raise Unauthorized(
                 f"{self.command.where}: {self.address.actor_id} is the id of a minted child, which only the turn that minted it creates: "
                 "use app.new(...) for an actor of your own",

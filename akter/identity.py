@@ -148,19 +148,29 @@ _CHILD = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-8[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-
 
 
 def child_id(parent: Address, command_id: str, ordinal: int, kind: str) -> str:
-    """The id of the child that a command of `parent` mints, `ordinal` counting from 0: a version 8 UUID, the same in every run of it."""
+    """The id of the child that a command of `parent` mints, `ordinal` counting from 0: a version 8 UUID, the same in every run of it.
+
+    Its last four bytes are a check of the others and the child's type, which tells a minted id from a name that looks like one.
+    """
     # The text of a singleton's id is akter's own, and none that an application gave.
     named = "" if parent.actor_id == SINGLETON_ID else parent.actor_id
-    fields = ("akter.mint.1", parent.tenant_id, parent.actor_type, named, command_id, str(ordinal), kind)
+    raw = bytearray(_digest("akter.mint.1", parent.tenant_id, parent.actor_type, named, command_id, str(ordinal), kind)[:12])
+    raw[6], raw[8] = raw[6] & 0x0F | 0x80, raw[8] & 0x3F | 0x80
+    return str(uuid.UUID(bytes=bytes(raw) + _check(raw.hex(), kind)))
+
+
+def is_child_id(id: str, kind: str) -> bool:
+    """Whether an actor id of this type is a minted child's, and no name that an application gave."""
+    return _CHILD.fullmatch(id) is not None and id.replace("-", "")[24:] == _check(id.replace("-", "")[:24], kind).hex()
+
+
+def _check(start: str, kind: str) -> bytes:
+    return _digest("akter.mint.1.check", start, kind)[:4]
+
+
+def _digest(*fields: str) -> bytes:
     encoded = [text.encode() for text in fields]
-    digest = hashlib.sha256(b"".join(len(text).to_bytes(4, "big") + text for text in encoded)).digest()
-    bits = int.from_bytes(digest[:16], "big")
-    return str(uuid.UUID(int=bits & ~(0xF << 76) & ~(0x3 << 62) | 0x8 << 76 | 0b10 << 62))
-
-
-def is_child_id(id: str) -> bool:
-    """Whether an actor id has the form of a minted child's."""
-    return _CHILD.fullmatch(id) is not None
+    return hashlib.sha256(b"".join(len(text).to_bytes(4, "big") + text for text in encoded)).digest()
 
 
 def new_id() -> str:

@@ -72,7 +72,7 @@ def message(door: Door, when: When, command: Callable[..., Any], args: tuple[Any
     target, found = target_of(command)
     if (made_by := door_of(command)) is not None and made_by is not cast(object, door):
         raise PayloadInvalid(f"{found.where} is on a handle of another Akter: make it with the actor(...) of the one that sends")
-    if found.mark.creates and is_child_id(target.actor_id):
+    if found.mark.creates and is_child_id(target.actor_id, target.actor_type):
         raise Unauthorized(f"{found.where}: the id {target.actor_id} is that of a minted child, which only the turn that minted it creates")
     payload, arguments = found.bind(args, kwargs)
     if len(payload) > door.max_payload_bytes:
