@@ -142,7 +142,7 @@ def write_alone(engine: Engine, statements: Statements, sent: Message, execution
         nonlocal unknown
         with Wire(engine, statements, sent.id) as wire:
             try:
-                write(lambda statement, text: wire.fly([Line(statements.get(statement), {"text": text})], execution)[0].rows, [sent])
+                write(lambda statement, text: wire.transact([Line(statements.get(statement), {"text": text})], execution)[0].rows, [sent])
             except StatementFailed as failed:
                 raise failure.of_statement(failed.error, sent.id, statements.schema) from failed.error
             except Lost as lost:

@@ -227,7 +227,11 @@ class Runner:
 
     @contextlib.contextmanager
     def _deployment(self) -> Iterator[Connection]:
-        options: Any = {"isolation_level": "READ COMMITTED", "schema_translate_map": {SCHEMA: self.app.schema}}
+        options: Any = {
+            "isolation_level": "READ COMMITTED",
+            "postgresql_readonly": False,
+            "schema_translate_map": {SCHEMA: self.app.schema},
+        }
         with self._engine.connect() as given, given.execution_options(**options).begin():
             # A sign of life that waits for a lock is none, and must not hold up the end either.
             presence.limit(given, _PATIENCE)

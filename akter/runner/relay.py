@@ -134,7 +134,7 @@ class Relay:
         lines = [Line(self._statements.get(plans.generic_and_soon), {}), *(line for _, _, lines in asking for line in lines)]
         with Wire(self._engine, self._statements) as wire:
             try:
-                answers = [answer.rows for answer in wire.fly(lines, _SECONDS)[1:]]
+                answers = [answer.rows for answer in wire.transact(lines, _SECONDS)[1:]]
                 for share, probe, mine in asking:
                     taken = share.family.taken(answers[: len(mine)], probe, wire)
                     del answers[: len(mine)]

@@ -117,7 +117,11 @@ class Sweeper:
 
     @contextmanager
     def _transaction(self, engine: Engine) -> Iterator[Connection]:
-        options: Any = {"isolation_level": "READ COMMITTED", "schema_translate_map": {SCHEMA: self._app.schema}}
+        options: Any = {
+            "isolation_level": "READ COMMITTED",
+            "postgresql_readonly": False,
+            "schema_translate_map": {SCHEMA: self._app.schema},
+        }
         with engine.connect() as given, given.execution_options(**options).begin():
             yield given
 

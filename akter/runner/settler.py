@@ -138,7 +138,7 @@ class Settler:
 
     def _fly(self, lines: Sequence[Line], rows: int, wire: Wire) -> int:
         try:
-            moved = sum(int(answer.rows[0][0]) for answer in wire.fly(lines, _SECONDS))
+            moved = sum(int(answer.rows[0][0]) for answer in wire.transact(lines, _SECONDS))
         except (StatementFailed, Lost) as problem:
             raise Unavailable(f"the outbox could not be written: {problem}") from problem
         if moved != rows:

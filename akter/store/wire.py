@@ -173,6 +173,10 @@ class Wire:
             self.discard()
             raise
 
+    def transact(self, lines: Sequence[Line], seconds: float) -> list[Rows]:
+        """Send statements together as one transaction of their own, whatever isolation and rights to write the database defaults to."""
+        return self.fly([BEGIN, *lines, COMMIT], seconds)[1:-1]
+
     def roll_back(self) -> None:
         """End the transaction without keeping anything; a connection that cannot is thrown away."""
         if self.connection.invalidated or self._driver.closed:

@@ -17,6 +17,7 @@ import psycopg
 import pytest
 import sqlalchemy
 from sqlalchemy import Engine
+from sqlalchemy.engine import make_url
 
 from akter import Akter, schema
 from akter.embedded import Server
@@ -221,3 +222,16 @@ def private_database(private: Server) -> str:
 
 
 _numbers = itertools.count(1)
+
+
+@pytest.fixture
+def configure(observer: Any, akter_database: str) -> Callable[[dict[str, str]], None]:
+    """Gives the test's database other defaults."""
+    name = make_url(akter_database).database
+
+    def apply(settings: dict[str, str]) -> None:
+        for setting, value in settings.items():
+            quoted = value if setting in ("search_path", "DateStyle") else f"'{value}'"
+            observer.rows(f'ALTER DATABASE "{name}" SET {setting} = {quoted}')
+
+    return apply

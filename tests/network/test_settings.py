@@ -81,19 +81,6 @@ DEFAULTS = {
 }
 
 
-@pytest.fixture
-def configure(observer: Any, akter_database: str) -> Callable[[dict[str, str]], None]:
-    """Gives the test's database other defaults."""
-    name = make_url(akter_database).database
-
-    def apply(settings: dict[str, str]) -> None:
-        for setting, value in settings.items():
-            quoted = value if setting in ("search_path", "DateStyle") else f"'{value}'"
-            observer.rows(f'ALTER DATABASE "{name}" SET {setting} = {quoted}')
-
-    return apply
-
-
 @pytest.mark.parametrize("settings", DEFAULTS.values(), ids=DEFAULTS)
 def test_turns_and_queries_do_not_depend_on_the_databases_defaults(
     akter_app: Callable[..., Akter], observer: Any, configure: Any, aside: Any, settings: dict[str, str]
