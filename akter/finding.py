@@ -58,6 +58,11 @@ def _runners(runners: list[Present]) -> list[Finding]:
         if not runner.stopping and runner.idle_ms + runner.silent_ms > IDLE_MS:
             said = f"the runner {runner.label} has not looked for work for {duration(runner.idle_ms + runner.silent_ms)}"
             found.append(Finding("stuck runner", said, "see runner.loop_failed in its log, or restart it"))
+        for family, threads in sorted(runner.overdue.items()):
+            some = "every thread is" if family in runner.hung else "1 thread is" if threads == 1 else f"{threads} threads are"
+            said = f"the runner {runner.label}, {family}: {some} in a handler past its time limit"
+            remedy = "relay.past_its_limit in its log names the handlers, and akter outbox list shows them: mend them, and restart it"
+            found.append(Finding("hung runner" if family in runner.hung else "overdue", said, remedy))
     return found
 
 

@@ -94,7 +94,8 @@ class Operator:
         """Whether a runner whose label begins with `label` lives and looks for work.
 
         `silent`: seconds without a sign of life after which a runner is gone. `idle`: seconds without a look for work after which it is
-        stuck. A runner whose seats are all taken by slow handlers still looks. Raises `ConfigurationError` for what is no time.
+        stuck. A runner whose seats are all taken by slow handlers still looks; one all of whose threads of a family are in handlers past
+        their time limit is hung. Raises `ConfigurationError` for what is no time.
         """
         checked("health: silent", silent)
         checked("health: idle", idle)
@@ -102,10 +103,15 @@ class Operator:
             found = [runner for runner in presence.present(connection) if runner.label.startswith(label)]
         living = [runner for runner in found if runner.silent_ms <= silent * 1000]
         staying = [runner for runner in living if not runner.stopping]
-        working = [runner for runner in staying if runner.idle_ms + runner.silent_ms <= idle * 1000]
+        looking = [runner for runner in staying if runner.idle_ms + runner.silent_ms <= idle * 1000]
+        working = [runner for runner in looking if not runner.hung]
+        overdue = sum(sum(runner.overdue.values()) for runner in living)
+        late = f", threads in handlers past their time limit: {overdue}" if overdue else ""
         of = f" whose label begins with {label!r}" if label else ""
         if working:
-            return Health(True, f"live runners{of}: {len(living)}, looking for work: {len(working)}")
+            return Health(True, f"live runners{of}: {len(living)}, looking for work: {len(working)}{late}")
+        if looking:
+            return Health(False, f"hung: no live runner{of} has a thread left for all of its work: {len(looking)}{late}")
         if staying:
             return Health(False, f"stuck: none of the live runners{of} looked for work within {idle:g} seconds: {len(staying)}")
         if living:

@@ -57,7 +57,7 @@ def run(
 
     It works on the database of APP. The first TERM or INT, or a HUP, stops claiming and finishes what runs within the grace time; the
     second TERM or INT ends the wait and gives back what runs; the third ends the process. Exit codes: 0 all finished, 75 something still
-    ran, 1 failed, 2 called wrongly.
+    ran, 1 failed, 2 called wrongly. It also ends, with 75, when every thread is in a handler past its time limit and work waits.
     """
     seats = _lanes(lanes)
     if processes > 1:
@@ -72,13 +72,18 @@ def run(
             runner.start()
             say(f"akter: runner {runner.label} serves {', '.join(sorted(loaded.actors))}")
         lost: Sequence[str] = ()
-        while not lost and not ending.stop.wait(0.5):
-            lost = runner.lost
+        hung: Sequence[str] = ()
+        while not lost and not hung and not ending.stop.wait(0.5):
+            lost, hung = runner.lost, runner.hung
+        if hung:
+            say(f"akter: work waits, and every thread of {', '.join(hung)} is past its time limit, so this process ends")
         report = _stopped(runner, ending, grace)
         if report is None or not report.clean:
             _leave(runner, report)
         say(f"akter: stopped; {report.delivered} delivered, {report.released} given back")
         loaded.close()
+    if hung:
+        raise SystemExit(LEFT_SOMETHING)
     if lost:
         raise click.ClickException(f"the thread {', '.join(lost)} died, so this process cannot go on; see its log")
 

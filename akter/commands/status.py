@@ -28,6 +28,9 @@ def status(target: Target, as_json: bool) -> None:
     columns = ("label", "silent_ms", "idle_ms", "stopping", "lanes", "types", "library")
     living = [runner for runner in seen.runners if runner.alive]
     show.rows(living, columns, as_json=False, empty="nobody is running a Runner: start one with `akter run module:app`")
+    for runner in living:
+        for family, threads in runner.overdue.items():
+            click.echo(f"{runner.label}, {family}: {threads} {'thread' if threads == 1 else 'threads'} in handlers past their time limit")
     click.echo()
     show.rows(seen.waiting, ("kind", "target_type", "reason", "rows", "late_ms", "stuck"), as_json=False, empty="nothing waits")
     if sum(count.rows for count in seen.waiting) >= AT_MOST:

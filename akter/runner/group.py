@@ -27,8 +27,8 @@ class NeedsOwnTurn(BaseException):
 class Group:
     """One transaction's messages. `done`: delivered now or before; `alone`: to run again by themselves; `failed`: and why."""
 
-    def __init__(self, turn: Turn, around: Surroundings, pace: Pace) -> None:
-        self.turn, self._around, self._pace = turn, around, pace
+    def __init__(self, turn: Turn, around: Surroundings, pace: Pace, deadline: float) -> None:
+        self.turn, self._around, self._pace, self._deadline = turn, around, pace, deadline
         self.members: list[Member] = []
         self.done: list[Delivery] = []
         self.alone: list[Delivery] = []
@@ -69,7 +69,8 @@ class Group:
             self._around.faults.at("before_handler", delivery.call)
             started = time.monotonic()
             try:
-                member.handle(_no_sql, _no_sql)
+                with delivery.handling(self._deadline):
+                    member.handle(_no_sql, _no_sql)
             finally:
                 took = time.monotonic() - started
                 self._closed = took > SLOW

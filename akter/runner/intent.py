@@ -85,14 +85,15 @@ class Deliverer:
         return min(time.monotonic() + allowed, *(delivery.until for delivery in batch))
 
     def _alone(self, delivery: Delivery, wire: Wire) -> None:
-        turn, member = Turn(wire, self._deadline([delivery]), self._around), Member(delivery.call, self._around)
-        if not self._turn(delivery, turn, member, wire):
+        deadline = self._deadline([delivery])
+        turn, member = Turn(wire, deadline, self._around), Member(delivery.call, self._around)
+        if not self._turn(delivery, turn, member, wire, deadline):
             self._around.faults.at("before_outbox_delete", delivery.call)
             self.settler.end([delivery.row], turn.now_ms, wire)
         self.counts.add(delivered=1)
         delivery.call.hop.delivered()
 
-    def _turn(self, delivery: Delivery, turn: Turn, member: Member, wire: Wire) -> bool:
+    def _turn(self, delivery: Delivery, turn: Turn, member: Member, wire: Wire, deadline: float) -> bool:
         """Run a message's turn; returns whether its row went with the commit."""
         call, faults = delivery.call, self._around.faults
         (found,) = turn.admit([call])
@@ -102,7 +103,8 @@ class Deliverer:
             return False
         faults.at("before_handler", call)
         started = time.monotonic()
-        member.handle(turn.open_sql, turn.read)
+        with delivery.handling(deadline):
+            member.handle(turn.open_sql, turn.read)
         self.pace.saw(call.command, time.monotonic() - started, used_sql=member.capability.touched)
         turn.check_time(call)
         faults.at("before_commit", call)
@@ -111,7 +113,8 @@ class Deliverer:
         return self._ride
 
     def _together(self, batch: Sequence[Delivery], wire: Wire) -> list[Delivery]:
-        group = Group(Turn(wire, self._deadline(batch), self._impatient), self._around, self.pace)
+        deadline = self._deadline(batch)
+        group = Group(Turn(wire, deadline, self._impatient), self._around, self.pace, deadline)
         try:
             group.run(batch)
             self._commit(group, wire)

@@ -11,7 +11,7 @@ from itertools import chain
 from typing import Any
 
 from akter.definition import Definition
-from akter.errors import AkterError
+from akter.errors import AkterError, Unavailable
 from akter.runner.family import Probe, Taken
 from akter.runner.grouping import Unit, plan
 from akter.runner.intent import Deliverer
@@ -172,6 +172,10 @@ class Intents:
     def abandon(self) -> None:
         """Give back all that is held; what still runs is rolled back by the end of the process."""
         self._stopping = True
+        # Due at once, such a message would take a thread from the next runner, too, and from the one after that.
+        late = self._held.overdue()
+        self._settler.wait([(delivery.row, Unavailable("its handler did not return within its time limit")) for delivery in late])
+        self._held.forget(late)
         self._held.pause()
         self._give_back(None, begun=True)
 

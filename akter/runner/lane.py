@@ -86,12 +86,19 @@ class Lane:
         self._changed = threading.Condition()
         self._rows = self._units = 0
         self._widen, self.more, self.sharing = 1, False, False
+        self.overdue = 0
+        """Threads in something that should have returned by now, as of the last look."""
         self._claimed_at = 0.0
 
     @property
     def inside(self) -> bool:
         """Whether one of its threads asks, which must not wait for the lane."""
         return self._pool.inside
+
+    @property
+    def hung(self) -> bool:
+        """Whether no thread is left that could work on anything."""
+        return 0 < self.threads <= self.overdue
 
     @property
     def held(self) -> int:
@@ -163,6 +170,10 @@ class Lane:
     def wait_idle(self, seconds: float) -> bool:
         """Wait until nothing is held and nothing runs; returns whether that is so."""
         return self._wait(lambda: self._rows == 0 and self._units == 0, seconds)
+
+    def wait_for_the_rest(self, seconds: float) -> bool:
+        """Wait until nothing runs but what should have returned by now; returns whether that is so."""
+        return self._wait(lambda: self._units <= self.overdue, seconds)
 
     def wait_free(self, seconds: float) -> bool:
         """Wait until a claim may take something; returns whether that is so."""

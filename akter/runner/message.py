@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from akter import caller as callers
@@ -18,7 +19,10 @@ from akter.store.claim import Claimed
 
 @dataclass(slots=True, eq=False)
 class Delivery:
-    """One claimed message; `until` is the local end of its lease, a `time.monotonic()` value."""
+    """One claimed message; `until` is the local end of its lease, a `time.monotonic()` value.
+
+    While its handler runs, `limit` is when it must have returned, and `thread` which one it runs in.
+    """
 
     row: Claimed
     until: float
@@ -26,6 +30,19 @@ class Delivery:
     announced: bool = False
     begun: bool = False
     given_back: bool = False
+    limit: float | None = None
+    thread: str = ""
+    told: bool = False
+    explained: bool = False
+
+    @contextmanager
+    def handling(self, limit: float) -> Iterator[None]:
+        """Its handler runs in this block, in this thread."""
+        self.thread, self.limit = threading.current_thread().name, limit
+        try:
+            yield
+        finally:
+            self.limit = None
 
 
 def read(row: Claimed, actors: Mapping[str, Definition]) -> Call:
@@ -121,6 +138,13 @@ class Held:
                 delivery.given_back = True
                 self._held.pop(delivery, None)
         return waiting
+
+    def overdue(self) -> list[Delivery]:
+        """Those whose handlers should have returned by now; such a turn saves nothing any more."""
+        now = time.monotonic()
+        with self._lock:
+            running = [(delivery, delivery.limit) for delivery in self._held]
+        return [delivery for delivery, limit in running if limit is not None and limit < now]
 
     def ids(self) -> list[str]:
         """The ids of all that are held."""

@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from typing import Any, cast
 
 import sqlalchemy.exc
-from sqlalchemy import Connection, Engine, event
-from sqlalchemy.pool import ConnectionPoolEntry, QueuePool
+from sqlalchemy import Connection, event
+from sqlalchemy.pool import ConnectionPoolEntry
 
 import akter
 from akter.app import Akter
@@ -31,22 +31,19 @@ from akter.runner.lease import claim_lease
 from akter.runner.listener import Listener
 from akter.runner.loop import Loop
 from akter.runner.message import Held
+from akter.runner.overdue import Overdue
 from akter.runner.relay import Relay
 from akter.runner.retention import Sweeps
+from akter.runner.room import BESIDE, own_engine
 from akter.runner.sampling import Sampler
 from akter.runner.settings import DEFAULT_SEATS, Settings
 from akter.runner.settler import Settler
 from akter.runner.tick import plant
-from akter.store import presence
+from akter.store import backlog, presence
 from akter.tables import SCHEMA
 
 logger = logging.getLogger("akter.runner")
 
-BESIDE = 2
-"""Connections of a runner beside those of its deliveries: one to claim, one for its sign of life."""
-
-MAX_ROOM = 66
-"""Connections that a runner uses at most when the engine's pool sets no limit."""
 _PATIENCE = 5.0
 
 
@@ -85,7 +82,7 @@ class Runner:
         # Refused now if it is too short.
         self.lease = claim_lease(self.settings.claim_lease, app.actors, app.limits)
         self.label = label or f"{socket.gethostname()}:{os.getpid()}"
-        self._engine, room = _engine(app.engine)
+        self._engine, room = own_engine(app.engine)
         around, seats = app.surroundings, self.settings.lanes.get("intents", 0)
         settler = Settler(self._engine, around.statements, self.settings.max_backoff, app.actors, around.keep_ms)
         self._deliverer = Deliverer(self._engine, around, app.limits.execution, self.settings.ride, Held(), settler)
@@ -93,6 +90,7 @@ class Runner:
         statements = around.statements
         intents = Intents(statements, app.actors, self._deliverer, self._lane, self.settings, self.lease)
         self.relay = Relay(self._engine, statements, [intents], self.settings)
+        self._overdue = Overdue(self._deliverer.held, self._lane, settler, self.label)
         self._loop = Loop("akter-relay", self.relay.wait)
         self._presence, self._sampler = Loop("akter-heartbeat", self._beat), Sampler(app.telemetry, self.incarnation_id)
         self._sweeps = Sweeps(app, self.settings.sweep)
@@ -100,6 +98,7 @@ class Runner:
         self._pid, self._report = os.getpid(), None
         self._lock, self._stopped = threading.Lock(), threading.Event()
         self._started_at, self._arrived, self._stopping, self._planted = 0.0, False, False, False
+        self._hung: tuple[str, ...] = ()
         event.listen(self._engine, "checkin", self._given_back)
 
     _report: Report | None
@@ -182,7 +181,7 @@ class Runner:
         self._sweeps.stop()
         self._presence.wake()
         self.relay.stop_claiming(grace)
-        self.relay.wait_idle(max(0.0, end - time.monotonic()))
+        self._finish(end)
         left = tuple(self.relay.held())
         self.relay.close()
         # The sign of life ends last: while something runs, others must see who runs it.
@@ -199,6 +198,13 @@ class Runner:
         )
         return Report(not left, counts.delivered, counts.retried, counts.parked, counts.released, left)
 
+    def _finish(self, end: float) -> None:
+        while (rest := end - time.monotonic()) > 0:
+            # A handler past its time limit saves nothing any more, so it is not waited for.
+            self._overdue.count()
+            if self.relay.wait_for_the_rest(min(rest, 0.2)):
+                return
+
     def abandon(self) -> tuple[str, ...]:
         """Give back everything that is held, even what runs, and return its ids; the process has to end at once, which rolls that back."""
         self._stopping = True
@@ -210,12 +216,14 @@ class Runner:
     def _beat(self) -> float:
         # A relay that never came through a pass has been idle since it started.
         idle_ms = int((time.monotonic() - (self._loop.passed_at or self._started_at)) * 1000)
+        self._overdue.look()
+        types, lanes = sorted(self.app.actors), self._lanes()
         with self._deployment() as connection:
-            known = self._arrived and (presence.beat(connection, self.incarnation_id, idle_ms, self._stopping) or self._stopping)
+            known = self._arrived and (presence.beat(connection, self.incarnation_id, idle_ms, self._stopping, lanes) or self._stopping)
             if not known:
-                types = sorted(self.app.actors)
-                presence.arrive(connection, self.incarnation_id, self.label, akter.__version__, types, self.settings.lanes)
+                presence.arrive(connection, self.incarnation_id, self.label, akter.__version__, types, lanes)
                 self._arrived = True
+            self._hung = ("intents",) if self._lane.hung and backlog.waits(connection, "intent", types) else ()
         self._sampler.sample(self._deployment)
         return self.settings.heartbeat
 
@@ -237,11 +245,28 @@ class Runner:
             presence.limit(given, _PATIENCE)
             yield given
 
+    def _lanes(self) -> dict[str, dict[str, int]]:
+        lanes = {family: {"seats": seats} for family, seats in self.settings.lanes.items()}
+        for lane in (family.lane for family in self.relay.families):
+            lanes[lane.family] = {"seats": lane.seats, "threads": lane.threads, "overdue": lane.overdue}
+        return lanes
+
+    @property
+    def overdue(self) -> int:
+        """Threads in handlers past their time limit, as of its last sign of life. They cannot be ended, and do no other work."""
+        return sum(family.lane.overdue for family in self.relay.families)
+
     @property
     def failed(self) -> bool:
-        """Whether a part of it cannot do its work now."""
+        """Whether a part of it cannot do its work now; so is a family all of whose threads are in handlers past their time limit."""
         loops = [self._loop, self._presence, *self._sweeps.loops]
-        return any(loop.failures > 0 or not loop.alive for loop in loops) and not self._stopped.is_set()
+        stuck = any(loop.failures > 0 or not loop.alive for loop in loops) or any(family.lane.hung for family in self.relay.families)
+        return stuck and not self._stopped.is_set()
+
+    @property
+    def hung(self) -> tuple[str, ...]:
+        """The families for which work waits while all their threads are past their time limit: only a new process can do it."""
+        return () if self._stopping else self._hung
 
     @property
     def lost(self) -> tuple[str, ...]:
@@ -270,20 +295,6 @@ class Runner:
 
     def __exit__(self, *_: object) -> None:
         self.stop()
-
-
-def _engine(given: Engine) -> tuple[Engine, int]:
-    """An engine like the application's with a pool of its own, so that relay and application never starve each other, and its size."""
-    pool = given.pool.recreate()
-    room = MAX_ROOM
-    if isinstance(pool, QueuePool) and pool.size() > 0 and pool._max_overflow >= 0:
-        room = min(room, pool.size() + pool._max_overflow)
-    if room <= BESIDE:
-        raise ConfigurationError(
-            f"Runner: the engine's pool holds {room} connections, and a runner needs {BESIDE + 1} of its own: "
-            "one to claim, one for its sign of life, and one for each delivery at a time; make pool_size larger"
-        )
-    return Engine(pool, given.dialect, given.url, hide_parameters=given.hide_parameters), room
 
 
 _running: weakref.WeakSet[Runner] = weakref.WeakSet()

@@ -158,6 +158,11 @@ class Relay:
         """Wait until nothing is held and nothing runs; returns whether that is so."""
         return self._idle(seconds)
 
+    def wait_for_the_rest(self, seconds: float) -> bool:
+        """Wait until nothing runs but what should have returned by now; returns whether that is so."""
+        end = time.monotonic() + seconds
+        return all(family.lane.wait_for_the_rest(max(0.0, end - time.monotonic())) for family in self.families)
+
     def drain(self, seconds: float = 300.0) -> None:
         """Deliver until nothing is due and nothing runs; raises `AkterError` when deliveries keep asking for more without end."""
         end, rounds = time.monotonic() + seconds, 0

@@ -104,6 +104,19 @@ class Settler:
                 [self._line(settle.release, "free_", [{**claim_of(row), "refund": 0 if begun else 1} for row in rows])], len(rows), wire
             )
 
+    def explain(self, rows: Sequence[Claimed], why: str) -> bool:
+        """Keep on rows that are still worked on why they are not done; returns whether that was written."""
+        if not rows:
+            return True
+        line = self._line(settle.explain, "why_", [{**claim_of(row), "last_error": why} for row in rows])
+        try:
+            with Wire(self._engine, self._statements) as wire:
+                self._fly([line], len(rows), wire)
+        except AkterError as problem:
+            logger.warning("relay.settle_failed", extra={"akter_rows": len(rows), "akter_reason": str(problem)[:500]})
+            return False
+        return True
+
     def wait(self, failed: Sequence[tuple[Claimed, BaseException]], wire: Wire | None = None) -> None:
         """Let rows wait for their next try, and park those that can never succeed. What cannot be written waits for its lease's end.
 

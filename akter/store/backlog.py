@@ -27,6 +27,7 @@ from sqlalchemy import (
     union_all,
 )
 
+from akter.store import probing
 from akter.store.clock import statement_ms
 from akter.store.settle import PARKED_MS
 from akter.tables import outbox
@@ -127,6 +128,13 @@ def counts(connection: Connection, served: Sequence[str], paused: Pauses) -> lis
     grouped = (some.c.kind, some.c.target_type, state)
     found = connection.execute(select(*grouped, func.count(type_=Integer()), late, stuck).group_by(*grouped).order_by(*grouped))
     return [Count(row[0], row[1], _reason(row[2], row[0], row[1], served, paused), *row[3:]) for row in found]
+
+
+def waits(connection: Connection, kind: str, types: Sequence[str]) -> bool:
+    """Whether a row of a kind, for one of these types, is due and not paused; it looks at one row of each bucket."""
+    found = probing.candidates(kind, outbox.c.target_type == func.any(probing.served(FAMILY[kind])))
+    values = {"first": -128, "last": 127, "each": 1, "probe": 1, "served": list(types)}
+    return connection.execute(select(literal_column("1")).select_from(found).limit(1), values).first() is not None
 
 
 def _counted() -> list[ColumnElement[Any]]:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
 
 from sqlalchemy import Connection, Text, cast, delete, func, literal, select, text, true, update
 from sqlalchemy.dialects.postgresql import insert
@@ -24,10 +24,15 @@ FORGOTTEN_MS = 86_400_000
 
 _NEWEST = 1000
 
+Lanes: TypeAlias = Mapping[str, Mapping[str, int]]
+"""Of each family its `seats`, and of those that work its `threads` and how many of them are `overdue`."""
+
 
 @dataclass(frozen=True, slots=True)
 class Present:
-    """A runner as the database knows it. `silent_ms`: since its last sign of life; `idle_ms`: since its last look for work, as of then."""
+    """A runner as the database knows it. `lanes`: seats of each family. `silent_ms`: since its last sign of life; `idle_ms`: since its last
+    look for work, as of then. `overdue`: threads in handlers past their time limit, of each family that has any. `hung`: families all of
+    whose threads are."""
 
     incarnation_id: str
     label: str
@@ -38,6 +43,8 @@ class Present:
     silent_ms: int
     idle_ms: int
     stopping: bool
+    overdue: dict[str, int] = field(default_factory=dict)
+    hung: tuple[str, ...] = ()
 
     @property
     def alive(self) -> bool:
@@ -50,7 +57,7 @@ def limit(connection: Connection, seconds: float) -> None:
     connection.execute(select(func.set_config("statement_timeout", str(int(seconds * 1000)), true())))
 
 
-def arrive(connection: Connection, incarnation_id: str, label: str, library: str, types: Sequence[str], lanes: Mapping[str, int]) -> None:
+def arrive(connection: Connection, incarnation_id: str, label: str, library: str, types: Sequence[str], lanes: Lanes) -> None:
     """Write a runner's row, and remove those long silent."""
     connection.execute(delete(runners).where(runners.c.heartbeat_at_ms < now_ms() - literal(FORGOTTEN_MS)))
     values = {"incarnation_id": incarnation_id, "label": label, "library": library, "types": list(types), "lanes": json.dumps(dict(lanes))}
@@ -58,9 +65,14 @@ def arrive(connection: Connection, incarnation_id: str, label: str, library: str
     connection.execute(fresh.on_conflict_do_nothing())
 
 
-def beat(connection: Connection, incarnation_id: str, idle_ms: int, stopping: bool) -> bool:
+def beat(connection: Connection, incarnation_id: str, idle_ms: int, stopping: bool, lanes: Lanes) -> bool:
     """Give a sign of life: the last pass was `idle_ms` ago. Returns whether the row was still there."""
-    values = {"heartbeat_at_ms": now_ms(), "passed_at_ms": now_ms() - literal(idle_ms), "stopping": stopping}
+    values = {
+        "heartbeat_at_ms": now_ms(),
+        "passed_at_ms": now_ms() - literal(idle_ms),
+        "stopping": stopping,
+        "lanes": json.dumps(dict(lanes)),
+    }
     return connection.execute(update(runners).where(runners.c.incarnation_id == incarnation_id).values(**values)).rowcount == 1
 
 
@@ -86,7 +98,15 @@ def present(connection: Connection) -> list[Present]:
         .order_by(runners.c.heartbeat_at_ms.desc(), runners.c.incarnation_id)
         .limit(_NEWEST)
     )
-    return [Present(row[0], row[1], row[2], tuple(row[3]), json.loads(row[4]), row[5], row[6], row[7], row[8]) for row in rows]
+    return [_present(row) for row in rows]
+
+
+def _present(row: Any) -> Present:
+    lanes: Lanes = json.loads(row[4])
+    overdue = {family: lane["overdue"] for family, lane in lanes.items() if lane.get("overdue")}
+    hung = tuple(family for family, number in overdue.items() if number >= lanes[family]["threads"])
+    seats = {family: lane["seats"] for family, lane in lanes.items()}
+    return Present(row[0], row[1], row[2], tuple(row[3]), seats, row[5], row[6], row[7], row[8], overdue, hung)
 
 
 def pause(connection: Connection, family: str, target: str, reason: str) -> bool:

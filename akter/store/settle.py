@@ -34,6 +34,13 @@ def back_off() -> ExecutableReturnsRows:
     return select(func.count(type_=Integer())).select_from(moved.cte("waiting"))
 
 
+def explain() -> ExecutableReturnsRows:
+    """Keep why claimed rows are not delivered yet; returns how many were still this runner's."""
+    rows = source("why_", (*CLAIM, "last_error"), True)
+    told = update(outbox).values(last_error=rows.c.last_error).where(held(rows)).returning(outbox.c.bucket)
+    return select(func.count(type_=Integer())).select_from(told.cte("explained"))
+
+
 def release() -> ExecutableReturnsRows:
     """Make claimed rows due at once, for another runner, and take back the attempt that was not made (`refund` 1).
 

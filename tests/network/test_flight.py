@@ -137,7 +137,8 @@ def test_what_is_said_plainly_is_heard_and_leaves_what_came_with_its_answer_to_t
     connection.execute("LISTEN here")
     say(connection, b"NOTIFY here, 'it''s me'", 5.0)
     notice = connection.pgconn.notifies()
-    assert notice is not None and notice.extra == b"it's me"
+    assert notice is not None
+    assert notice.extra == b"it's me"
     assert fly(connection, Link(pooled=False), [Line(ECHO, {"value": "x"})], 5.0)[0].rows == [("x",)]
 
 

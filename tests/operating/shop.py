@@ -31,6 +31,10 @@ class Parcel(Actor):
             time.sleep(0.02)
         self.moves += 1
 
+    @command(timeout=0.5)
+    def hang(self) -> None:
+        time.sleep(3600)
+
     @command
     def fail(self) -> None:
         raise ValueError("the parcel is torn")

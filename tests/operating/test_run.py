@@ -124,6 +124,36 @@ def test_a_handler_that_never_returns_does_not_hold_the_end(app: Akter, start: S
     assert [row.due_in_ms <= 0 for row in operator.waiting()] == [True]
 
 
+def test_when_every_thread_hangs_and_work_waits_the_process_ends_with_75_and_names_what_it_left(
+    app: Akter, start: Start, operator: Operator
+) -> None:
+    ids = [app.send(app.actor(Parcel, f"p-{number}").hang) for number in range(2)]
+    runner = start("run", "shop:app", "--lane", "intents=2")
+    runner.until_said("relay.hung")
+    assert runner.process.poll() is None, "nothing waits that another process could do"
+    app.send(app.actor(Parcel, "q").move)
+    assert runner.ended() == 75
+    assert "work waits, and every thread of intents is past its time limit, so this process ends" in runner.said
+    left = next(line for line in runner.said.splitlines() if "still ran, and will run again" in line)
+    assert sorted(left.split(": ")[-1].split(", ")) == sorted(ids)
+    assert sorted((row.target_id, row.reason) for row in operator.waiting()) == [
+        ("p-0", "backoff"),
+        ("p-1", "backoff"),
+        ("q", "unknown type"),
+    ]
+
+
+def test_a_child_all_of_whose_threads_hang_is_started_again(app: Akter, start: Start) -> None:
+    runner = start("run", "shop:app", "--lane", "intents=1", "--processes", "2", "--no-listen")
+    runner.until_said(READY, times=2)
+    for number in range(2):
+        app.send(app.actor(Parcel, f"p-{number}").hang)
+    runner.until_said("relay.hung", times=2)
+    app.send(app.actor(Parcel, "q").move)
+    until(lambda: moves(app, "q") == 1)
+    assert "ended with exit code 75" in runner.said
+
+
 def test_a_child_that_is_killed_is_started_again(app: Akter, start: Start, operator: Operator) -> None:
     runner = start("run", "shop:app", "--processes", "2")
     runner.until_said(READY, times=2)
