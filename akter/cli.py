@@ -157,12 +157,17 @@ def drop(target: Target, yes: bool) -> None:
 
 @main.command()
 @click.argument("role")
+@click.option("--views", "reads", is_flag=True, help="Let ROLE read the views instead, and nothing else.")
+@click.option("--view", "views", multiple=True, metavar="NAME", help="Only this view, such as actors; may be said several times.")
 @click.pass_obj
-def grants(target: Target, role: str) -> None:
-    """Print the SQL that lets ROLE run the application and no more; the schema's owner runs it."""
+def grants(target: Target, role: str, reads: bool, views: tuple[str, ...]) -> None:
+    """Print the SQL that lets ROLE run the application and no more, or read the views; the schema's owner runs it."""
     from akter import schema
 
-    click.echo(schema.grants(role, schema=target.schema), nl=False)
+    if reads or views:
+        click.echo(schema.grants_of_views(role, views, schema=target.schema), nl=False)
+    else:
+        click.echo(schema.grants(role, schema=target.schema), nl=False)
 
 
 def _explained(error: DBAPIError) -> str:

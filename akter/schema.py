@@ -13,7 +13,7 @@ The only module that imports Alembic, and only where a migration runs: a process
 from __future__ import annotations
 
 import io
-from collections.abc import Generator, Mapping
+from collections.abc import Collection, Generator, Mapping
 from contextlib import contextmanager
 from importlib import resources
 from threading import Lock
@@ -29,6 +29,7 @@ from akter.schema_state import (
     RELATIONS,
     REVISIONS,
     VERSION_TABLE,
+    VIEW_NAMES,
     Newer,
     checked,
     position,
@@ -36,6 +37,7 @@ from akter.schema_state import (
     revision_of,
     stamps,
     verify,
+    views_schema,
 )
 from akter.tables import SCHEMA, metadata
 
@@ -45,7 +47,7 @@ if TYPE_CHECKING:
     from alembic.config import Config
     from alembic.operations import Operations
 
-__all__ = ["Move", "apply", "check", "downgrade", "drop", "grants", "include_name", "sql", "upgrade", "verify"]
+__all__ = ["Move", "apply", "check", "downgrade", "drop", "grants", "grants_of_views", "include_name", "sql", "upgrade", "verify"]
 
 EXISTS = text("SELECT count(*) FROM pg_namespace WHERE nspname = :schema")
 
@@ -180,6 +182,9 @@ def drop(where: Engine | Connection, *, schema: str = SCHEMA, wait: float = WAIT
         if found and not any(row.ours for row in found):
             raise ConfigurationError(f"schema {schema} holds no akter table, but {found[0].relname}: it is not dropped")
         connection.execute(text(f'DROP SCHEMA "{schema}" CASCADE'))
+        # The views went with their tables. What else somebody put beside them is not akter's.
+        if all(row.ours for row in connection.execute(RELATIONS, {"schema": views_schema(schema)})):
+            connection.execute(text(f'DROP SCHEMA IF EXISTS "{views_schema(schema)}" CASCADE'))
         return True
 
     with connected(where) as connection:
@@ -189,13 +194,25 @@ def drop(where: Engine | Connection, *, schema: str = SCHEMA, wait: float = WAIT
 def grants(role: str, *, schema: str = SCHEMA) -> str:
     """The SQL that lets `role` run the application and no more, now and after later migrations; the schema's owner runs it."""
     checked(schema)
-    to = '"' + role.replace('"', '""') + '"'
+    to = _quoted(role)
     return (
         f'GRANT USAGE ON SCHEMA "{schema}" TO {to};\n'
         f'GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA "{schema}" TO {to};\n'
         f'REVOKE INSERT, UPDATE, DELETE ON "{schema}".{VERSION_TABLE} FROM {to};\n'
         f'ALTER DEFAULT PRIVILEGES IN SCHEMA "{schema}" GRANT SELECT, INSERT, UPDATE, DELETE ON TABLES TO {to};\n'
     )
+
+
+def grants_of_views(role: str, views: Collection[str] = (), *, schema: str = SCHEMA) -> str:
+    """The SQL that lets `role` read the views, all or some, and nothing else; the schema's owner runs it.
+
+    Raises `ConfigurationError` for a view that there is not.
+    """
+    place = views_schema(checked(schema))
+    if unknown := sorted(set(views).difference(VIEW_NAMES)):
+        raise ConfigurationError(f"there is no view {unknown[0]}: the views are {', '.join(VIEW_NAMES)}")
+    reading = (f'GRANT SELECT ON "{place}".{name} TO {_quoted(role)};\n' for name in sorted(views or VIEW_NAMES))
+    return f'GRANT USAGE ON SCHEMA "{place}" TO {_quoted(role)};\n' + "".join(reading)
 
 
 def include_name(name: str | None, kind: str, parents: Mapping[str, str | None], *, schema: str = SCHEMA) -> bool:
@@ -291,3 +308,7 @@ def _alembic() -> Generator[None]:
             yield
         except CommandError as error:
             raise SchemaError(str(error)) from error
+
+
+def _quoted(role: str) -> str:
+    return '"' + role.replace('"', '""') + '"'

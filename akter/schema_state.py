@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
 from collections.abc import Sequence
 from contextlib import nullcontext
@@ -15,10 +16,16 @@ from akter import encoding
 from akter.errors import ConfigurationError, SchemaError, SchemaMissing, SchemaOutdated, SchemaTooNew
 from akter.tables import SCHEMA, metadata
 
-REVISIONS: tuple[str, ...] = ("akter_0001", "akter_0002")
+REVISIONS: tuple[str, ...] = ("akter_0001", "akter_0002", "akter_0003")
 """The history, oldest first; the last one is what this library needs."""
 
 VERSION_TABLE = "alembic_version"
+
+VIEWS = "_views"
+"""How the name of the schema of the views ends; no schema of tables may be called so."""
+
+VIEW_NAMES = ("actors", "dead_letters", "events", "jobs", "operator_audit", "outbox", "outcomes", "receipts", "state", "timers", "views")
+"""The views there are."""
 
 RELATIONS = text(
     "SELECT c.relname, obj_description(c.oid, 'pg_class') LIKE 'akter: %' AS ours"
@@ -126,7 +133,15 @@ def checked(schema: str) -> str:
         raise ConfigurationError(
             f"{schema!r} cannot be akter's schema: it needs one of its own, named by letters, digits, _ and -, at most 63"
         )
+    if schema.endswith(VIEWS):
+        raise ConfigurationError(f"{schema!r} cannot be akter's schema: a name that ends in {VIEWS} is one where akter puts its views")
     return schema
+
+
+def views_schema(schema: str) -> str:
+    """The schema of the views beside a schema of tables, within PostgreSQL's 63 bytes."""
+    name = f"{schema}{VIEWS}"
+    return name if len(name) <= 63 else f"{schema[:40]}_{hashlib.blake2b(schema.encode(), digest_size=8).hexdigest()}{VIEWS}"
 
 
 def position(revision: str) -> int:

@@ -110,6 +110,8 @@ generations = Table(
     Column("event_sequence", BigInteger, nullable=False, server_default=text("0")),
     _key("actor_generations", *IDENTITY),
     _bucket("actor_generations"),
+    # Actors of one type, by their ids, a page at a time.
+    Index("actor_generations_type", "actor_type", "tenant_id", "actor_id"),
     comment="akter: the row whose lock lets one turn of an actor run at a time",
 )
 

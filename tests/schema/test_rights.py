@@ -31,7 +31,7 @@ def roles(database: Any) -> Iterator[Roles]:
     roles = Roles(database)
     database.run(
         f'CREATE ROLE "{roles.owner}" LOGIN; CREATE ROLE "{roles.app}" LOGIN; REVOKE ALL ON SCHEMA public FROM public;'
-        f'CREATE SCHEMA akter AUTHORIZATION "{roles.owner}"'
+        f'CREATE SCHEMA akter AUTHORIZATION "{roles.owner}"; CREATE SCHEMA akter_views AUTHORIZATION "{roles.owner}"'
     )
     yield roles
     database.run(f'DROP OWNED BY "{roles.app}"; DROP OWNED BY "{roles.owner}" CASCADE; DROP ROLE "{roles.owner}", "{roles.app}"')
@@ -50,6 +50,17 @@ def test_without_the_right_to_create_it_the_error_says_who_should_run_it(databas
     assert "permission denied for database" in done.err
     assert "run this as the owner" in done.err
     assert "Traceback" not in done.err
+
+
+def test_where_only_the_schema_of_the_views_is_missing_the_error_says_what_to_run(database: Any, roles: Roles) -> None:
+    database.run("DROP SCHEMA akter_views")
+    done = database.akter("migrate", url=roles.owner_url)
+    assert done.returncode == 1
+    remedy = f'CREATE SCHEMA "akter_views" AUTHORIZATION "{roles.owner}"'
+    assert f"let the owner of the database run {remedy}" in done.err
+    database.run(remedy)
+    done = database.akter("migrate", url=roles.owner_url)
+    assert (done.returncode, done.out) == (0, f"akter: created schema akter at {HEAD}\n"), done.err
 
 
 def test_without_grants_verifying_says_which_are_missing(database: Any, roles: Roles) -> None:
