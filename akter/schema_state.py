@@ -94,16 +94,20 @@ def refuse_place(connection: Connection, schema: str) -> None:
 
     Raises `SchemaError` for missing rights, and `ConfigurationError` for an encoding.
     """
-    place = connection.execute(PLACE, {"schema": schema}).one()
+    places = {name: connection.execute(PLACE, {"schema": name}).one() for name in (schema, views_schema(schema))}
+    place = places[schema]
     encoding.refuse(place.encoding)
-    if place.may_fill is None and not place.may_create:
+    for name, found in places.items():
+        if found.may_fill is False:
+            raise SchemaError(
+                f"permission denied for schema {name}: {place.role} may create nothing in it: run this as the owner of the schema"
+            )
+    missing = [name for name, found in places.items() if found.may_fill is None]
+    if missing and not place.may_create:
+        made = "; ".join(f'CREATE SCHEMA "{name}" AUTHORIZATION "{place.role}"' for name in missing)
         raise SchemaError(
-            f"permission denied for database {place.database}: {place.role} may not create schema {schema} in it: run this as the owner of "
-            f'the database, who may also make one for this role: CREATE SCHEMA "{schema}" AUTHORIZATION "{place.role}"'
-        )
-    if place.may_fill is False:
-        raise SchemaError(
-            f"permission denied for schema {schema}: {place.role} may create nothing in it: run this as the owner of the schema"
+            f"permission denied for database {place.database}: {place.role} may not create schema {' and '.join(missing)} in it: run this as "
+            f"the owner of the database, who may also make what is missing for this role: {made}"
         )
 
 

@@ -57,10 +57,17 @@ def test_where_only_the_schema_of_the_views_is_missing_the_error_says_what_to_ru
     done = database.akter("migrate", url=roles.owner_url)
     assert done.returncode == 1
     remedy = f'CREATE SCHEMA "akter_views" AUTHORIZATION "{roles.owner}"'
-    assert f"let the owner of the database run {remedy}" in done.err
+    assert done.err.endswith(f"{remedy}\n")
+    owner = create_engine(roles.owner_url)
+    database.run(remedy)
+    schema.upgrade(owner, "akter_0002")
+    database.run("DROP SCHEMA akter_views")
+    with pytest.raises(SchemaError, match=f"let the owner of the database run {remedy}"):
+        schema.upgrade(owner)
+    owner.dispose()
     database.run(remedy)
     done = database.akter("migrate", url=roles.owner_url)
-    assert (done.returncode, done.out) == (0, f"akter: created schema akter at {HEAD}\n"), done.err
+    assert (done.returncode, done.out) == (0, f"akter: schema akter went from akter_0002 to {HEAD}\n"), done.err
 
 
 def test_without_grants_verifying_says_which_are_missing(database: Any, roles: Roles) -> None:

@@ -113,7 +113,7 @@ def test_a_revision_that_was_only_stamped(database: Any) -> None:
     assert "a revision was skipped" in refusal(database.engine, SchemaOutdated)
 
 
-@pytest.mark.parametrize("damage", ["DROP TABLE akter.actor_events", "ALTER TABLE akter.actor_outbox DROP COLUMN waiting"])
+@pytest.mark.parametrize("damage", ["DROP TABLE akter.actor_events CASCADE", "ALTER TABLE akter.actor_outbox DROP COLUMN waiting CASCADE"])
 def test_a_table_or_column_that_is_not_there(database: Any, damage: str) -> None:
     schema.upgrade(database.engine)
     database.run(damage)
