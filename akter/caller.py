@@ -58,6 +58,8 @@ class System:
     @property
     def key(self) -> str:
         """The stable identity that receipts are bound to."""
+        if self == _PROCESS:
+            return _PROCESS_KEY
         ref = list(self.ref[2:]) if self.ref else None
         behalf = json.loads(self.on_behalf_of.key) if self.on_behalf_of else None
         return _key("System", self.source, ref, behalf)
@@ -69,6 +71,8 @@ Caller: TypeAlias = User | Anonymous | System
 def _key(*parts: object) -> str:
     return json.dumps(parts, ensure_ascii=False, separators=(",", ":"))
 
+
+_PROCESS, _PROCESS_KEY = System(), _key("System", "process", None, None)
 
 AccessKind: TypeAlias = Literal["command", "query", "events"]
 

@@ -49,11 +49,27 @@ class Line(NamedTuple):
     values: Mapping[str, Any]
 
 
-class Rows(NamedTuple):
-    """The answer to one statement."""
+class Rows:
+    """The answer to one statement. Its rows become Python values when they are asked for: most are never looked at."""
 
-    rows: list[Row]
-    tag: bytes
+    __slots__ = ("_readers", "_result")
+
+    def __init__(self, result: pq.abc.PGresult, readers: tuple[Callable[[bytes], Any], ...]) -> None:
+        self._result, self._readers = result, readers
+
+    @property
+    def rows(self) -> list[Row]:
+        """The rows, each a tuple of values."""
+        result, get = self._result, self._result.get_value
+        return [
+            tuple([None if (value := get(row, column)) is None else read(value) for column, read in enumerate(self._readers)])
+            for row in range(result.ntuples)
+        ]
+
+    @property
+    def tag(self) -> bytes:
+        """What PostgreSQL says it did, such as `COMMIT`."""
+        return self._result.command_status or b""
 
 
 class StatementFailed(Exception):
@@ -194,12 +210,12 @@ def _receive(pgconn: pq.abc.PGconn, results: list[pq.abc.PGresult]) -> bool:
             if ended:
                 break
             ended = True
-        elif result.status == pq.ExecStatus.PIPELINE_SYNC:
+        elif (status := result.status) == pq.ExecStatus.PIPELINE_SYNC:
             return True
         else:
             ended = False
             results.append(result)
-            if _is_farewell(result):
+            if status == pq.ExecStatus.FATAL_ERROR and _is_farewell(result):
                 raise psycopg.OperationalError("the server ended the connection")
     if pgconn.status == pq.ConnStatus.BAD:
         raise psycopg.OperationalError("the connection is closed")
@@ -232,7 +248,7 @@ def _read(link: Link, lines: Sequence[Line], fresh: Mapping[int, bytes], results
             result = next(at)
         if result.status not in _OK:
             raise StatementFailed(position, _refusal(result))
-        answers.append(Rows(_rows(result, line.statement.readers), result.command_status or b""))
+        answers.append(Rows(result, line.statement.readers))
     return answers
 
 
@@ -243,28 +259,13 @@ def _refusal(result: pq.abc.PGresult) -> psycopg.Error:
     return error
 
 
-def _rows(result: pq.abc.PGresult, readers: tuple[Callable[[bytes], Any], ...]) -> list[Row]:
-    get = result.get_value
-    return [
-        tuple(None if (value := get(row, column)) is None else read(value) for column, read in enumerate(readers))
-        for row in range(result.ntuples)
-    ]
-
-
 def _text(value: Any) -> bytes | None:
-    kind = type(value)
-    if kind is str:
-        text: bytes = value.encode()
-    elif kind is int:
-        return str(value).encode()
-    elif value is None:
-        return None
-    elif kind is list:
-        return _array(value)
-    elif kind is bool:
-        return b"t" if value else b"f"
-    else:
-        text = value if isinstance(value, bytes) else str(value).encode()
+    write = _WRITERS.get(type(value))
+    # Members of a str enum, and other subclasses.
+    return _checked(str(value).encode()) if write is None else write(value)
+
+
+def _checked(text: bytes) -> bytes:
     if b"\0" in text:
         # To libpq it would be the end of the text.
         raise ValueError(_NUL)
@@ -287,6 +288,16 @@ def _array(values: list[Any]) -> bytes:
     if joined.count(b"\0") >= len(values):
         raise ValueError(_NUL)
     return b'{"%b"}' % joined.replace(b"\\", b"\\\\").replace(b'"', b'\\"').replace(b"\0", b'","')
+
+
+_WRITERS: dict[type, Callable[[Any], bytes | None]] = {
+    str: lambda value: _checked(value.encode()),
+    int: lambda value: b"%d" % value,
+    NoneType: lambda value: None,
+    bool: lambda value: b"t" if value else b"f",
+    bytes: _checked,
+    list: _array,
+}
 
 
 def _element(value: Any) -> bytes:

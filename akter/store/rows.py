@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Any
 
 from sqlalchemy import ARRAY, JSON, BigInteger, Column, FromClause, Integer, Text, bindparam, cast, func, select
@@ -65,8 +66,13 @@ def document(parameter: str, names: Sequence[str]) -> FromClause:
 def parameters(prefix: str, rows: Sequence[dict[str, Any]], many: bool) -> dict[str, Any]:
     """The parameters of a `source` for these rows."""
     if not many:
-        return {prefix + name: value for name, value in rows[0].items()}
+        return dict(zip(_prefixed(prefix, tuple(rows[0])), rows[0].values(), strict=True)) if prefix else rows[0]
     return {prefix + name: [row[name] for row in rows] for name in rows[0]}
+
+
+@lru_cache
+def _prefixed(prefix: str, names: tuple[str, ...]) -> tuple[str, ...]:
+    return tuple(prefix + name for name in names)
 
 
 def key(address: Address) -> dict[str, Any]:
