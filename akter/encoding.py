@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sqlalchemy import Connection, Engine
+from sqlalchemy import Connection, Engine, PoolProxiedConnection
 
 from akter.errors import ConfigurationError
 
@@ -20,7 +20,20 @@ def opened(engine: Engine) -> Connection:
     try:
         return engine.connect()
     except TypeError as problem:
-        # SQLAlchemy reads the server's version as text before anybody can ask for the encoding.
-        if "bytes-like" not in str(problem):
-            raise
+        _explain(problem)
+        raise
+
+
+def pooled(engine: Engine) -> PoolProxiedConnection:
+    """A connection of the engine's pool, without the engine's options and listeners; raises as `opened` does."""
+    try:
+        return engine.raw_connection()
+    except TypeError as problem:
+        _explain(problem)
+        raise
+
+
+def _explain(problem: TypeError) -> None:
+    # SQLAlchemy reads the server's version as text before anybody can ask for the encoding.
+    if "bytes-like" in str(problem):
         raise ConfigurationError(f"the database answers in bytes, as one encoded in SQL_ASCII does: {_REMEDY}") from problem

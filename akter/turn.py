@@ -27,16 +27,18 @@ _COMMIT = Line(raw("COMMIT"), {})
 _GRACE = 5.0
 """Seconds beyond the server's own limit after which a server that says nothing is taken for dead."""
 _NEAR_EXPIRY_MS = 60_000
+_STALE = 0.75
+"""The admission's time limits hold for the commit too, unless less than this share of their time is left."""
 
 
 class Turn:
     """A transaction on a connection of its own until `deadline`, a `time.monotonic()` value; it runs in the calling thread."""
 
-    __slots__ = ("_admitted", "_around", "_clock_ms", "_deadline", "_wire")
+    __slots__ = ("_admitted", "_around", "_clock_ms", "_deadline", "_limited", "_wire")
 
     def __init__(self, wire: Wire, deadline: float, around: Surroundings) -> None:
         self._wire, self._deadline, self._around = wire, deadline, around
-        self._admitted, self._clock_ms = 0.0, 0
+        self._admitted, self._limited, self._clock_ms = 0.0, 0.0, 0
 
     def run(self, call: Call) -> Any:
         """Run one command, or find its receipt; returns its result or raises its rejection.
@@ -130,12 +132,16 @@ class Turn:
         get = self._around.statements.get
         if self._wire.broken:
             raise Unavailable("the database connection was lost before the commit", command_id=first.call.id)
-        if (misuse := self._wire.misuse) is not None:
+        own_sql = any(member.capability.sql is not None for member in members)
+        if own_sql and (misuse := self._wire.misuse) is not None:
             self._wire.discard()
             raise Defect(f"{first.call.command.where} left the connection {misuse}, so nothing was saved", command_id=first.call.id)
         # Back first: a handler that turned an error of its own SQL into a rejection left the transaction aborted.
-        lines = [BACK_TO_SAVEPOINT] if first.refused and first.capability.sql is not None else []
-        lines += [Line(get(statements.settings), self._limits()), self._write(members)]
+        lines = [BACK_TO_SAVEPOINT] if first.refused and own_sql else []
+        if own_sql or left(self._deadline) < _STALE * self._limited:
+            # A handler's own SQL may have changed the limits.
+            lines.append(Line(get(statements.settings), self._limits()))
+        lines.append(self._write(members))
         for member in members:
             lines += member.requests()
         planting = self._around.planting
@@ -169,7 +175,7 @@ class Turn:
         receipts = [member.receipt() for member in members]
         states = [row for member in members if (row := member.state()) is not None]
         marks = [row for member in members if (row := member.mark()) is not None]
-        values: dict[str, Any] = {"transaction": members[0].found.transaction, "receipts": len(receipts)}
+        values: dict[str, Any] = {"transaction": members[0].found.transaction}
         values |= parameters("receipt_", receipts, many)
         if states:
             values |= {"states": len(states), **parameters("state_", states, many)}
@@ -199,7 +205,8 @@ class Turn:
             raise Unavailable(f"the database connection was lost: {lost}", command_id=id) from lost
 
     def _limits(self) -> dict[str, str]:
-        rest = max(1, int(left(self._deadline) * 1000))
+        self._limited = left(self._deadline)
+        rest = max(1, int(self._limited * 1000))
         return {
             "statement_timeout": f"{rest}ms",
             "lock_timeout": f"{max(1, min(rest, int(self._around.lock * 1000)))}ms",

@@ -11,7 +11,7 @@ from typing import Any, cast
 
 import psycopg
 import sqlalchemy.exc
-from sqlalchemy import ClauseElement, Connection, Engine, Integer, QueuePool, Text, func, select
+from sqlalchemy import ClauseElement, Connection, Engine, Integer, PoolProxiedConnection, QueuePool, Text, func, select
 from sqlalchemy import cast as sql_cast
 
 from akter import encoding
@@ -60,19 +60,20 @@ class Statements:
 class Wire:
     """One checked-out connection. Use it as a context manager: it is given back clean, or thrown away."""
 
-    __slots__ = ("_driver", "_link", "_outer", "_pid", "connection", "statements")
+    __slots__ = ("_connection", "_driver", "_engine", "_link", "_outer", "_pid", "_pooled", "statements")
 
-    connection: Connection
+    _pooled: PoolProxiedConnection
     _driver: psycopg.Connection[Any]
 
     def __init__(self, engine: Engine, statements: Statements, command_id: str = "") -> None:
         self.statements, self._pid, self._outer = statements, os.getpid(), sys.exception()
+        self._engine = engine
         # Connections that the application has used before may have died since; each of them is met once.
         idle = engine.pool.checkedin() if isinstance(engine.pool, QueuePool) else 0
         while True:
             self._check_out(engine, command_id)
             try:
-                link = self.connection.info.get(_LINK) or self._probe(command_id)
+                link = self._pooled.info.get(_LINK) or self._probe(command_id)
                 if link.since >= statements.trusted_since and self.misuse is None:
                     self._link: Link = link
                     self._refuse_open_transaction(command_id)
@@ -88,15 +89,30 @@ class Wire:
             self._give_up()
 
     def _check_out(self, engine: Engine, command_id: str) -> None:
+        self._connection: Connection | None = None
         try:
-            self.connection = encoding.opened(engine)
+            if _is_watched(engine):
+                self._connection = encoding.opened(engine)
+                self._pooled = self._connection.connection
+            else:
+                self._pooled = encoding.pooled(engine)
         except (sqlalchemy.exc.TimeoutError, sqlalchemy.exc.DBAPIError, psycopg.Error, OSError) as error:
             raise failure.of_connecting(error, command_id) from error
-        self._driver = cast("psycopg.Connection[Any]", self.connection.connection.driver_connection)
+        self._driver = cast("psycopg.Connection[Any]", self._pooled.driver_connection)
+
+    @property
+    def connection(self) -> Connection:
+        """SQLAlchemy's view of the connection, for statements that are not akter's own; made when it is first asked for."""
+        if self._connection is None:
+            self._connection = Connection(self._engine, self._pooled)
+        return self._connection
 
     def _give_up(self) -> None:
         self.discard()
-        self.connection.close()
+        self._close()
+
+    def _close(self) -> None:
+        (self._pooled if self._connection is None else self._connection).close()
 
     def _probe(self, command_id: str) -> Link:
         link = Link(pooled=True)
@@ -114,7 +130,7 @@ class Wire:
         if link.pooled:
             # For the application's own SQL in a turn, which the driver sends.
             self._driver.prepare_threshold = None
-        self.connection.info[_LINK] = link
+        self._pooled.info[_LINK] = link
         return link
 
     def _refuse_open_transaction(self, command_id: str) -> None:
@@ -133,7 +149,12 @@ class Wire:
     @property
     def broken(self) -> bool:
         """Whether the connection is known to be gone."""
-        return self.connection.closed or self.connection.invalidated or self._driver.closed
+        return self._gone or self._driver.closed
+
+    @property
+    def _gone(self) -> bool:
+        """Whether the pool's connection was given back or thrown away."""
+        return self._pooled.dbapi_connection is None
 
     @property
     def misuse(self) -> str | None:
@@ -179,9 +200,9 @@ class Wire:
 
     def roll_back(self) -> None:
         """End the transaction without keeping anything; a connection that cannot is thrown away."""
-        if self.connection.invalidated or self._driver.closed:
+        if self._gone or self._driver.closed:
             return
-        if self.misuse is not None:
+        if self._connection is not None and self.misuse is not None:
             self.discard()
         elif self._driver.pgconn.transaction_status != psycopg.pq.TransactionStatus.IDLE:
             with contextlib.suppress(StatementFailed, Lost):
@@ -189,14 +210,14 @@ class Wire:
 
     def discard(self) -> None:
         """Throw the connection away instead of giving it back to the pool."""
-        if self.connection.closed or self.connection.invalidated:
+        if self._gone:
             return
         if os.getpid() != self._pid and not self._driver.closed:
             # The socket is shared with the process that forked, and a farewell on it would end that process's turn.
             nowhere = os.open(os.devnull, os.O_RDWR)
             os.dup2(nowhere, self._driver.pgconn.socket)
             os.close(nowhere)
-        self.connection.invalidate()
+        (self._pooled if self._connection is None else self._connection).invalidate()
 
     def _distrust(self) -> None:
         """What happened to this connection happened to those that wait in the pool: a restart, a failover, a migration."""
@@ -212,4 +233,9 @@ class Wire:
                 self._distrust()
             self.roll_back()
         finally:
-            self.connection.close()
+            self._close()
+
+
+def _is_watched(engine: Engine) -> bool:
+    """Whether the application has something to say about each connection: a listener, or an option such as an isolation level."""
+    return type(engine) is not Engine or bool(engine.dispatch.engine_connect) or bool(engine.get_execution_options())

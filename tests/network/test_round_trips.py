@@ -83,19 +83,28 @@ def app(through: Callable[..., Any]) -> Any:
 
 
 @pytest.mark.conformance("PIPE-01")
-def test_a_turn_takes_two_flights_and_seven_statements(app: Any, proxy: Any) -> None:
+def test_a_turn_takes_two_flights_and_six_statements(app: Any, proxy: Any) -> None:
     account = app.actor(Account, "warm")
     with proxy.count() as seen:
         assert account.add(10) == 11
     assert seen.flights == 2
-    assert [statement.split()[0] for statement in seen.statements] == ["BEGIN", "SELECT", "WITH", "SELECT", "SELECT", "WITH", "COMMIT"]
+    assert [statement.split()[0] for statement in seen.statements] == ["BEGIN", "SELECT", "INSERT", "SELECT", "WITH", "COMMIT"]
+
+
+def test_time_limits_are_sent_again_when_much_of_the_time_is_gone(app: Any, proxy: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("akter.turn._STALE", 1.0)
+    with proxy.count() as seen:
+        app.actor(Account, "warm").add(10)
+    assert seen.flights == 2
+    assert [statement.split()[0] for statement in seen.statements] == ["BEGIN", "SELECT", "INSERT", "SELECT", "SELECT", "WITH", "COMMIT"]
+    assert "statement_timeout" in seen.statements[4]
 
 
 @pytest.mark.conformance("PIPE-01")
 def test_the_first_turn_of_a_new_actor_takes_two_flights(app: Any, proxy: Any) -> None:
     with proxy.count() as seen:
         assert app.actor(Account, "new").add(1) == 1
-    assert (seen.flights, len(seen.statements)) == (2, 7)
+    assert (seen.flights, len(seen.statements)) == (2, 6)
 
 
 def test_a_turn_that_changes_nothing_and_a_rejected_one_take_two_flights(app: Any, proxy: Any) -> None:
@@ -119,7 +128,7 @@ def test_a_replay_is_an_admission_and_a_rollback_and_writes_nothing(app: Any, pr
     with proxy.count() as seen, app.command_id("once"):
         assert account.add(10) == 11
     assert seen.flights == 2
-    assert [statement.split()[0] for statement in seen.statements] == ["BEGIN", "SELECT", "WITH", "SELECT", "ROLLBACK"]
+    assert [statement.split()[0] for statement in seen.statements] == ["BEGIN", "SELECT", "INSERT", "SELECT", "ROLLBACK"]
     assert observer.rows(versions) == before
 
 
