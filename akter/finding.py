@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from sqlalchemy import Connection
 
+from akter.schedule import CRON_KEY
 from akter.store import backlog, presence
 from akter.store.backlog import STUCK, Count
 from akter.store.presence import IDLE_MS, Present
@@ -39,7 +40,9 @@ def findings(connection: Connection) -> list[Finding]:
             if row.reason in ("backoff", "due"):
                 where = f"{row.target_type}/{row.target_id}.{row.command}"
                 said = f"{row.intent_id} to {where} was tried {row.attempts} times: {(row.last_error or 'its runner died each time')[:200]}"
-                found.append(Finding("stuck", said, f"mend the handler, or: akter outbox discard {row.intent_id} --yes"))
+                tick = (row.key or "").startswith(CRON_KEY)
+                instead = "this time is skipped a day after it" if tick else f"akter outbox discard {row.intent_id} --yes"
+                found.append(Finding("stuck", said, f"mend the handler, or: {instead}"))
     if (offset := presence.clock_offset_ms(connection)) != 0:
         said = f"a test moved this database's clock forward by {duration(offset)}"
         found.append(Finding("test clock", said, "timers fire early; never do that where people work"))
@@ -72,6 +75,9 @@ def _waiting(count: Count) -> list[Finding]:
     if count.reason == "unknown type":
         remedy = f"run a process that registers {count.target_type}, or: akter outbox list --reason 'unknown type' {only}"
         return [Finding("unknown type", f"{said} due and no live runner serves that type", remedy)]
+    if count.reason == "unknown schedule":
+        remedy = "run the code that has it; if it left the code, nothing: its rows are deleted a day after their time"
+        return [Finding("unknown schedule", f"{said} of a schedule that the runner which looked last does not have", remedy)]
     if count.reason == "parked":
         remedy = f"akter outbox list --reason parked {only}; then discard or redirect"
         return [Finding("parked", f"{said} can never succeed", remedy)]

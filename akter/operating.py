@@ -183,5 +183,7 @@ def _pauses(found: Sequence[Mapping[str, Any]]) -> backlog.Pauses:
 def _check(intent_id: str, done: repair.Done) -> None:
     if done == "absent":
         raise AkterError(f"there is no message {intent_id} in the outbox: it was delivered, cancelled or discarded")
+    if done == "schedule":
+        raise AkterError(f"{intent_id} belongs to a schedule, and its class says which command that runs: change @cron in the code")
     if done == "claimed":
         raise AkterError(f"a runner holds the message {intent_id} now, and a change would come too late: see what becomes of it first")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Literal, TypeAlias
+from typing import Any, Final, Literal, TypeAlias, get_args
 
 from sqlalchemy import (
     ARRAY,
@@ -27,17 +27,21 @@ from sqlalchemy import (
     union_all,
 )
 
+from akter.schedule import CRON_KEY
 from akter.store import probing
 from akter.store.clock import statement_ms
 from akter.store.settle import PARKED_MS
 from akter.tables import outbox
 
-Reason: TypeAlias = Literal["due", "future", "backoff", "claimed", "key", "parked", "paused", "unknown type"]
-"""Why a row is not delivered yet. due: any runner should take it any moment. future: a timer. backoff: it failed and waits for its next
-try, or runs again now. claimed: a runner holds it for the first time. key: its group is full. parked: it can never succeed. paused: its
-family or type is. unknown type: no live runner serves its type."""
+Reason: TypeAlias = Literal[
+    "due", "future", "schedule", "backoff", "claimed", "key", "parked", "paused", "unknown type", "unknown schedule"
+]
+"""Why a row is not delivered yet. due: any runner should take it any moment. future: a timer. schedule: its next time is later.
+backoff: it failed and waits for its next try, or runs again now. claimed: a runner holds it for the first time. key: its group is full.
+parked: it can never succeed. paused: its family or type is. unknown type: no live runner serves its type. unknown schedule: the runner
+that looked last does not have it."""
 
-REASONS: Final = ("due", "future", "backoff", "claimed", "key", "parked", "paused", "unknown type")
+REASONS: Final = get_args(Reason)
 FAMILY: Final = {"intent": "intents", "job": "jobs", "feed": "feed", "control": "control"}
 STUCK: Final = 8
 """Attempts from which a row that still waits is taken for stuck."""
@@ -51,6 +55,10 @@ Pauses: TypeAlias = frozenset[tuple[str, str]]
 
 _ORDER = (outbox.c.bucket, outbox.c.kind, outbox.c.due_at_ms, outbox.c.intent_id)
 _PARKED = literal_column(str(PARKED_MS), BigInteger())
+_SCHEDULED = and_(
+    outbox.c.attempts == literal_column("0"),
+    func.left(outbox.c.timer_key, literal_column(str(len(CRON_KEY)))) == literal_column(f"'{CRON_KEY}'"),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,6 +173,8 @@ def _state() -> ColumnElement[str]:
         (outbox.c.due_at_ms >= _PARKED, said("parked")),
         (outbox.c.due_at_ms <= statement_ms(), said("due")),
         (outbox.c.waiting, said("key")),
+        (and_(_SCHEDULED, outbox.c.last_error.is_not(None)), said("unknown schedule")),
+        (_SCHEDULED, said("schedule")),
         (outbox.c.attempts == literal_column("0"), said("future")),
         (outbox.c.last_error.is_not(None), said("backoff")),
         else_=said("claimed"),

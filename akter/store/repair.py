@@ -8,12 +8,14 @@ from typing import Any, Literal, TypeAlias
 
 from sqlalchemy import Connection, and_, delete, insert, select, update
 
+from akter.schedule import CRON_KEY
 from akter.store.clock import now_ms
 from akter.store.settle import PARKED_MS
 from akter.tables import operator_audit, outbox
 
-Done: TypeAlias = Literal["done", "absent", "claimed"]
-"""absent: there is no such message any more. claimed: a runner holds it, and changing it now would not stop the delivery."""
+Done: TypeAlias = Literal["done", "absent", "claimed", "schedule"]
+"""absent: there is no such message any more. claimed: a runner holds it, and changing it now would not stop the delivery.
+schedule: it is not a message, but a schedule's, whose class says where it goes."""
 
 _KEY = ("bucket", "routing_key", "intent_id")
 
@@ -34,6 +36,8 @@ def _repair(connection: Connection, intent_id: str, action: str, operator: str, 
     now = connection.execute(select(now_ms())).scalar_one()
     if any(row["attempts"] > 0 and row["last_error"] is None and now < row["due_at_ms"] < PARKED_MS for row in rows):
         return "claimed"
+    if to is not None and any((row["timer_key"] or "").startswith(CRON_KEY) for row in rows):
+        return "schedule"
     for row in rows:
         mine = and_(*(outbox.c[name] == row[name] for name in _KEY))
         if to is None:
