@@ -28,6 +28,7 @@ from akter import (
     System,
     User,
     command,
+    cron,
     field,
     query,
 )
@@ -92,6 +93,16 @@ class Shipment(Actor, placement="tenant"):
     @command(internal=True, creates=True)
     def open(self, skus: list[str], *, fast: bool = False) -> None:
         self.skus = skus
+
+
+class Clock(Actor):
+    @cron("0 3 * * *", tz="Europe/Berlin")
+    def strike(self) -> None: ...
+
+    @cron(every=timedelta(minutes=5))
+    @command
+    def tick(self) -> int:
+        return 1
 
 
 class Front(Actor, singleton=True):
@@ -190,7 +201,8 @@ class RushOrder(Order):
 
 
 def use(engine: Engine) -> None:
-    app = Akter(engine, actors=[Order, Shipment, Front, RushOrder])
+    app = Akter(engine, actors=[Order, Shipment, Front, RushOrder, Clock])
+    assert_type(app.actor(Clock, "c").tick(), int)
     order = app.actor(Order, "o-1")
     assert_type(order, Order)
     assert_type(order.place("ada", [Line(sku="kettle", quantity=1, price=3900)]), int)

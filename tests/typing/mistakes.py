@@ -7,7 +7,7 @@ from typing import Any
 
 from sqlalchemy import Engine
 
-from akter import Actor, Akter, Attempt, Cancellation, DeadLetter, Event, Job, Payload, Rejection, Retry, User, command, field, query
+from akter import Actor, Akter, Attempt, Cancellation, DeadLetter, Event, Job, Payload, Rejection, Retry, User, command, cron, field, query
 
 
 class Line(Payload):
@@ -54,6 +54,20 @@ class Counter(Actor):
 class Shipment(Actor):
     @command
     def open(self, order: str, skus: list[str]) -> None: ...
+
+
+class Alarm(Actor):
+    @cron("0 3 * * *")  # expect-error: a tick brings no arguments
+    def ring(self, loud: bool) -> None: ...
+
+    @cron(every=60)  # expect-error: a timedelta
+    def tick(self) -> None: ...
+
+    @cron("0 3 * * *", every=timedelta(hours=1))  # expect-error: one of them
+    def tock(self) -> None: ...
+
+    @cron("0 3 * * *", tz=2)  # expect-error: the name of a zone
+    def wake(self) -> None: ...
 
 
 class Order(Actor):
