@@ -27,7 +27,7 @@ from akter.errors import (
 )
 from akter.event import Entry
 from akter.identity import CommandId
-from akter.job import Attempt, Cancellation, DeadLetter, Job, Retry
+from akter.job import Attempt, Cancellation, DeadLetter, Job, NotApplied, Retry
 from akter.payload import Event, Payload, field
 from akter.rejection import Rejection
 from akter.runner import Runner
@@ -47,6 +47,7 @@ __all__ = [
     "Rejection",
     "Job",
     "Retry",
+    "NotApplied",
     "Attempt",
     "DeadLetter",
     "Cancellation",

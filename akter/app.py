@@ -108,7 +108,16 @@ class Akter:
         limits, statements = self.limits, self._statements
         planting = Planting(limits.retry_window_ms)
         self.surroundings = Surroundings(
-            statements, self.faults, limits.lock, limits.retry_window_ms, self.max_payload_bytes, self.wakes, self.telemetry, planting, self
+            statements,
+            self.faults,
+            limits.lock,
+            limits.retry_window_ms,
+            self.max_payload_bytes,
+            self.wakes,
+            self.wakes.cancelled,
+            self.telemetry,
+            planting,
+            self,
         )
         self._turns = Delivery(self.engine, self.surroundings, self.limits, seats(self.engine))
         self._queries = Queries(self.engine, self._statements, self.limits.execution)

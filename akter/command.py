@@ -97,13 +97,13 @@ def check_seconds(value: object, where: str, least: float = 0.001) -> None:
 class Command:
     """A built command, query or job function: validates arguments and results, and knows its stored name."""
 
-    __slots__ = ("_keywords", "arguments", "codec", "mark", "method", "name", "result", "where")
+    __slots__ = ("arguments", "codec", "keywords", "mark", "method", "name", "result", "where")
 
     def __init__(self, owner: str, name: str, method: Callable[..., Any], mark: Mark, *, what: str = "") -> None:
         self.name, self.method, self.mark, self.where = name, method, mark, f"{owner}.{name}"
         _check(self.where, name, method, mark, what or mark.kind)
         found = annotation.hints(method, self.where)
-        self.arguments, self._keywords = _arguments(self.where, method, found)
+        self.arguments, self.keywords = _arguments(self.where, method, found)
         self.codec: Codec[Any] = Codec(self.arguments, f"{self.where}()")
         check_defaults(self.arguments, self.where)
         if "return" not in found:
@@ -127,10 +127,10 @@ class Command:
 
     def call(self, actor: Any, arguments: Any) -> Any:
         """Call the method with decoded arguments."""
-        if not self._keywords:
+        if not self.keywords:
             return self.method(actor, *msgspec.structs.astuple(arguments))
         values = msgspec.structs.asdict(arguments)
-        named = {key: values.pop(key) for key in self._keywords}
+        named = {key: values.pop(key) for key in self.keywords}
         return self.method(actor, *values.values(), **named)
 
 

@@ -10,11 +10,23 @@ from akter.errors import AkterError, Unavailable
 from akter.identity import Address
 
 Point: TypeAlias = Literal[
-    "before_delivery", "queued", "before_handler", "before_commit", "after_commit", "after_claim", "before_outbox_delete"
+    "before_delivery",
+    "queued",
+    "before_handler",
+    "before_commit",
+    "after_commit",
+    "after_claim",
+    "before_outbox_delete",
+    "before_execute",
+    "after_execute",
+    "before_renew",
+    "before_dead_letter_commit",
 ]
 """before_delivery: the call has its id and nothing was sent. queued: it has its turn seat. before_handler: admitted, the actor is
 locked. before_commit: the handler is done, nothing was written. after_commit: committed, the caller does not know yet.
-after_claim: a relay holds the message's row. before_outbox_delete: the receiver has committed, the row is still there."""
+after_claim: a relay holds the row. before_outbox_delete: the receiver has committed, the row is still there. before_execute: a job's
+attempt is recorded, its function was not called. after_execute: the function has ended, nothing was written of it. before_renew: the
+attempt's lease is about to be renewed. before_dead_letter_commit: the last failure is recorded, the dead letter is not."""
 
 POINTS: Final = get_args(Point)
 

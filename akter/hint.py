@@ -13,7 +13,7 @@ import threading
 import time
 import uuid
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import psycopg
@@ -41,6 +41,7 @@ class Wakes:
         self._engine, self._statements, self._hint = engine, statements, hint
         self.me = str(uuid.uuid4())
         self._local: list[Callable[[], None]] = []
+        self._told: list[Callable[[Sequence[str]], None]] = []
         self._due, self._closed, self._pending = threading.Event(), False, False
         self._moment = self._last_moment = _NEVER
         self._thread: threading.Thread | None = None
@@ -51,10 +52,21 @@ class Wakes:
         with self._lock:
             self._local = [*self._local, wake]
 
-    def remove(self, wake: Callable[[], None]) -> None:
-        """Do not wake that runner any more."""
+    def tell(self, cancelled: Callable[[Sequence[str]], None]) -> None:
+        """Tell a runner of this process which jobs were cancelled while they run."""
         with self._lock:
-            self._local = [known for known in self._local if known != wake]
+            self._told = [*self._told, cancelled]
+
+    def remove(self, *told: Callable[..., None]) -> None:
+        """Wake that runner, or tell it, no more."""
+        with self._lock:
+            self._local = [known for known in self._local if known not in told]
+            self._told = [known for known in self._told if known not in told]
+
+    def cancelled(self, ids: Sequence[str]) -> None:
+        """Jobs that run, somewhere, were cancelled."""
+        for told in self._told:
+            told(ids)
 
     def __call__(self) -> None:
         """Something is due now."""

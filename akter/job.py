@@ -15,6 +15,7 @@ import msgspec
 from akter import annotation
 from akter.command import MARK, MAX_SECONDS, Command, Mark, check_seconds
 from akter.errors import AkterError, DeclarationError
+from akter.identity import DEFAULT_TENANT
 from akter.payload import Payload
 
 P = ParamSpec("P")
@@ -45,17 +46,40 @@ class Cancelled(AkterError):
     """The attempt was cancelled, or its time is over: stop now, its result is not wanted any more."""
 
 
+class NotApplied(AkterError):
+    """Raised by a job's function: the outside world did not act, and will not. Any other error leaves that unknown.
+
+    `final`: another attempt would fail as well, so there is none.
+    """
+
+    def __init__(self, message: str = "", *, final: bool = False) -> None:
+        super().__init__(message)
+        self.final = final
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Attempt:
     """One try of a job. `job_id` is the same in every attempt, so it is the idempotency key for the provider.
 
-    `number` counts from 1, `deadline` is a `time.monotonic()` value, `cancelled` is set when the attempt should stop.
+    `number` counts from 1, `actor_id` and `tenant` say whose job it is, `deadline` is a `time.monotonic()` value, `cancelled` is set when
+    the attempt should stop.
     """
 
     job_id: str
     number: int = 1
+    actor_id: str = ""
+    tenant: str = DEFAULT_TENANT
     deadline: float | None = None
     cancelled: threading.Event = field(default_factory=threading.Event)
+    report: Callable[[Any], None] | None = field(default=None, repr=False, compare=False)
+
+    def progress(self, value: Any) -> None:
+        """Tell how far it is: any small value that JSON can hold. The newest one is shown by `akter status` while the attempt runs.
+
+        It is not kept, and never fails the job: what is too large (4 KiB) or cannot be encoded is dropped.
+        """
+        if self.report is not None:
+            self.report(value)
 
     def remaining(self) -> float:
         """Seconds until the attempt is given up; pass it as the timeout of every blocking call."""

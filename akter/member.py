@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import sys
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from akter import outcome, staging
@@ -33,8 +33,8 @@ logger = logging.getLogger("akter.turn")
 
 class Surroundings(NamedTuple):
     """What all turns of one Akter share; `lock` is seconds, `keep_ms` how long the receipt of a caller's own id lives,
-    `wake` what a commit calls that left something due at once, `planting` what knows whose schedules
-    are written, `owner` the Akter itself."""
+    `wake` what a commit calls that left something due at once, `cancelled` what it calls with the ids of running jobs it cancelled,
+    `planting` what knows whose schedules are written, `owner` the Akter itself."""
 
     statements: Statements
     faults: Faults
@@ -42,6 +42,7 @@ class Surroundings(NamedTuple):
     keep_ms: int
     max_payload_bytes: int
     wake: Callable[[], None]
+    cancelled: Callable[[Sequence[str]], None]
     telemetry: Telemetry
     planting: Planting
     owner: object = None

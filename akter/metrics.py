@@ -33,6 +33,7 @@ class Instruments:
         self.staged = meter.create_counter("akter.outbox.staged", description="Messages and jobs that were asked for, by kind")
         self.delivered = meter.create_counter("akter.relay.delivered", description="Outbox rows that were delivered, by kind")
         self.retried = meter.create_counter("akter.relay.retried", description="Deliveries that failed, by kind")
+        self.dead_letters = meter.create_counter("akter.job.dead_letters", description="Jobs that gave up, by actor type and job")
         told: dict[str, Any] = {"unit": "ms", "explicit_bucket_boundaries_advisory": BUCKETS}
         self.duration = meter.create_histogram("akter.turn.duration_ms", description="From admission to the commit", **told)
         self.waited = meter.create_histogram("akter.pool.wait_ms", description="Waits for a connection", **told)

@@ -52,6 +52,11 @@ class Observer:
         if self.instruments is not None:
             self.instruments.stage(kinds)
 
+    def dead_letter(self, actor_type: str, job: str) -> None:
+        """Count a job that gave up."""
+        if self.instruments is not None:
+            self.instruments.dead_letters.add(1, {"actor_type": actor_type, "job": job})
+
     def waited(self, milliseconds: float, pool: str) -> None:
         """Measure a wait for a connection."""
         if self.instruments is not None:

@@ -27,7 +27,10 @@ def lines(statements: Statements, call: Call, asked: Capability) -> list[Line]:
     if wanted:
         senders = {timed: callers.to_json(_sender(call, timed=timed)) for timed in (False, True)}
         mine = key(call.address)
-        rows = [_row(call.address, mine, senders, id, request) for id, request in wanted]
+        rows = [
+            {**_row(call.address, mine, senders, id, request), "ord": place, "capped": _is_capped(call, request)}
+            for place, (id, request) in enumerate(wanted)
+        ]
         if asked.mints:
             _prove(call, asked.mints, wanted, rows)
         found.append(Line(statements.get(outbox.stage), parameters("stage_", rows, True)))
@@ -59,6 +62,10 @@ def _row(sender: Address, mine: dict[str, Any], senders: dict[bool, str], id: st
         "delay_ms": when.delay_ms,
         "due_at_ms": when.due_at_ms,
     }
+
+
+def _is_capped(call: Call, request: Send | Enqueue) -> bool:
+    return isinstance(request, Enqueue) and call.definition.jobs[request.job].concurrency is not None
 
 
 def _sender(call: Call, *, timed: bool, mint: Minted | None = None) -> System:

@@ -78,6 +78,11 @@ class Telemetry:
         if self._observer is not None:
             self._observer.waited((time.perf_counter() - since) * 1000, pool)
 
+    def dead_letter(self, actor_type: str, job: str) -> None:
+        """A job gave up."""
+        if (observer := self._seen()) is not None:
+            observer.dead_letter(actor_type, job)
+
     def defect(self, call: Call, problem: BaseException) -> None:
         """A handler failed."""
         seen = DefectSeen(datetime.now(UTC), str(call.address), call.command.name, call.id, type(problem).__name__)

@@ -15,9 +15,9 @@ from akter.capability import left
 from akter.errors import AkterError, Defect, OutcomeUnknown, Unavailable
 from akter.member import Member, Surroundings
 from akter.sql import BACK_TO_SAVEPOINT, OwnSql
-from akter.store import failure, plans
+from akter.store import failure, outbox, plans
 from akter.store import turn as statements
-from akter.store.flight import Line, Lost, Row, StatementFailed, raw
+from akter.store.flight import Line, Lost, Row, Rows, StatementFailed, raw
 from akter.store.rows import key, parameters
 from akter.store.turn import FENCE, Admitted
 from akter.store.wire import Wire
@@ -168,7 +168,16 @@ class Turn:
             planting.saw(missing)
         if any(member.wakes for member in members):
             self._around.wake()
+        if any(member.capability.requests for member in members):
+            self._tell(lines, answers)
         return int(answers[-1].rows[0][0]) if watched else first.found.now_ms
+
+    def _tell(self, lines: Sequence[Line], answers: Sequence[Rows]) -> None:
+        """Tell the runners of this process which running jobs were cancelled, so their functions hear of it at once."""
+        cancel = self._around.statements.get(outbox.cancel)
+        ids = [row[0] for line, answer in zip(lines, answers, strict=False) if line.statement is cancel for row in answer.rows]
+        if ids:
+            self._around.cancelled(ids)
 
     def _write(self, members: Sequence[Member]) -> Line:
         many = len(members) > 1

@@ -24,8 +24,10 @@ from akter.app import Akter
 from akter.errors import AkterError, ConfigurationError
 from akter.identity import shown_id
 from akter.limits import seconds as checked
+from akter.runner.family import Family
 from akter.runner.intent import Deliverer
 from akter.runner.intents import Intents
+from akter.runner.jobs import Jobs
 from akter.runner.lane import Lane
 from akter.runner.lease import claim_lease
 from akter.runner.listener import Listener
@@ -34,15 +36,20 @@ from akter.runner.message import Held
 from akter.runner.overdue import Overdue
 from akter.runner.relay import Relay
 from akter.runner.retention import Sweeps
-from akter.runner.room import BESIDE, own_engine
+from akter.runner.room import own_engine
 from akter.runner.sampling import Sampler
-from akter.runner.settings import DEFAULT_SEATS, Settings
-from akter.runner.settler import Settler
+from akter.runner.settings import EVERY, Settings
+from akter.runner.settler import Counts, Settler
 from akter.runner.tick import plant
 from akter.store import backlog, presence
 from akter.tables import SCHEMA
 
 logger = logging.getLogger("akter.runner")
+
+_KIND = {family: kind for kind, family in backlog.FAMILY.items()}
+_JOBS_TOGETHER = 128
+_LAST = 1.0
+"""Seconds that functions of jobs have after they were told to stop."""
 
 _PATIENCE = 5.0
 
@@ -62,8 +69,9 @@ class Report:
 class Runner:
     """Carries out what committed turns asked for. Any number of processes may run one; use it as a context manager.
 
-    `lanes` are the seats per work family, `{"intents": 64}` unless given: the rows it holds at most. Messages that may not share a
-    transaction take a connection each, so no more of them run at once than the engine's pool holds, less two. `label` is for people; a
+    `lanes` are the seats per work family, `{"intents": 64, "jobs": 64}` unless given: the rows it holds at most. Messages that may not
+    share a transaction take a connection each, so no more of them run at once than the engine's pool holds, less two, or four when there
+    are jobs; a job's function holds none. `label` is for people; a
     runner's identity is random. The other options are those of `akter.runner.settings.Settings`. Constructing it starts nothing; it
     installs no signal handlers. Raises `ConfigurationError` for options out of range, a pool that is too small, and a `claim_lease` shorter
     than a command's time limit.
@@ -72,7 +80,7 @@ class Runner:
     def __init__(self, app: Akter, *, lanes: Mapping[str, int] | None = None, label: str | None = None, **options: Any) -> None:
         if lanes is not None:
             # A family that is not named keeps its seats: naming one must not silence another.
-            options["lanes"] = {"intents": DEFAULT_SEATS, **lanes} if isinstance(cast(object, lanes), Mapping) else lanes
+            options["lanes"] = {**EVERY, **lanes} if isinstance(cast(object, lanes), Mapping) else lanes
         try:
             self.settings = Settings(**options)
         except TypeError as problem:
@@ -82,14 +90,16 @@ class Runner:
         # Refused now if it is too short.
         self.lease = claim_lease(self.settings.claim_lease, app.actors, app.limits)
         self.label = label or f"{socket.gethostname()}:{os.getpid()}"
-        self._engine, room = own_engine(app.engine)
+        with_jobs = self.settings.lanes.get("jobs", 0) > 0 and any(known.jobs for known in app.actors.values())
+        self._engine, room = own_engine(app.engine, jobs=with_jobs)
         around, seats = app.surroundings, self.settings.lanes.get("intents", 0)
         settler = Settler(self._engine, around.statements, self.settings.max_backoff, app.actors, around.keep_ms)
         self._deliverer = Deliverer(self._engine, around, app.limits.execution, self.settings.ride, Held(), settler)
-        self._lane = Lane("intents", seats, min(seats, room - BESIDE), self.settings.group, self.wake)
-        statements = around.statements
-        intents = Intents(statements, app.actors, self._deliverer, self._lane, self.settings, self.lease)
-        self.relay = Relay(self._engine, statements, [intents], self.settings)
+        self._lane = Lane("intents", seats, min(seats, room), self.settings.group, self.wake)
+        intents = Intents(around.statements, app.actors, self._deliverer, self._lane, self.settings, self.lease)
+        self.jobs = self._jobs() if with_jobs else None
+        families: list[Family] = [intents, *([self.jobs] if self.jobs is not None else [])]
+        self.relay = Relay(self._engine, around.statements, families, self.settings)
         self._overdue = Overdue(self._deliverer.held, self._lane, settler, self.label)
         self._loop = Loop("akter-relay", self.relay.wait)
         self._presence, self._sampler = Loop("akter-heartbeat", self._beat), Sampler(app.telemetry, self.incarnation_id)
@@ -103,6 +113,11 @@ class Runner:
 
     _report: Report | None
 
+    def _jobs(self) -> Jobs:
+        seats = self.settings.lanes["jobs"]
+        lane = Lane("jobs", seats, seats, _JOBS_TOGETHER, self.wake)
+        return Jobs(self._engine, self.app.surroundings, self.app.actors, lane, self.settings.cancel_check, self.wake)
+
     def start(self) -> Runner:
         """Check the schema and start the threads; raises `SchemaError`, and `AkterError` after a stop. A second call does nothing."""
         self._check_process()
@@ -115,6 +130,8 @@ class Runner:
             self._plant()
             self._started_at = time.monotonic()
             self.app.wakes.add(self.wake)
+            if self.jobs is not None:
+                self.app.wakes.tell(self.jobs.cancelled)
             self._loop.start()
             self._presence.start()
             self._sweeps.start()
@@ -175,6 +192,8 @@ class Runner:
         _running.discard(self)
         self._stopping = True
         self.app.wakes.remove(self.wake)
+        if self.jobs is not None:
+            self.app.wakes.remove(self.jobs.cancelled)
         self._loop.stop()
         if self._listener is not None:
             self._listener.stop()
@@ -191,7 +210,7 @@ class Runner:
         self._leave()
         self._stopped.set()
         self._engine.dispose()
-        counts = self._deliverer.counts
+        counts = self.counts
         logger.info(
             "runner.stopped",
             extra={"akter_runner": self.incarnation_id, "akter_left": [shown_id(id) for id in left], "akter_released": counts.released},
@@ -204,6 +223,14 @@ class Runner:
             self._overdue.count()
             if self.relay.wait_for_the_rest(min(rest, 0.2)):
                 return
+        if self.jobs is not None and not self.relay.wait_for_the_rest(0.0):
+            self.jobs.warn()
+            self.relay.wait_for_the_rest(_LAST)
+
+    @property
+    def counts(self) -> Counts:
+        """What it did so far, messages and jobs together."""
+        return self._deliverer.counts if self.jobs is None else self._deliverer.counts.with_(self.jobs.counts)
 
     def abandon(self) -> tuple[str, ...]:
         """Give back everything that is held, even what runs, and return its ids; the process has to end at once, which rolls that back."""
@@ -223,7 +250,8 @@ class Runner:
             if not known:
                 presence.arrive(connection, self.incarnation_id, self.label, akter.__version__, types, lanes)
                 self._arrived = True
-            self._hung = ("intents",) if self._lane.hung and backlog.waits(connection, "intent", types) else ()
+            hung = [lane.family for lane in (family.lane for family in self.relay.families) if lane.hung]
+            self._hung = tuple(family for family in hung if backlog.waits(connection, _KIND[family], types))
         self._sampler.sample(self._deployment)
         return self.settings.heartbeat
 
@@ -246,7 +274,7 @@ class Runner:
             yield given
 
     def _lanes(self) -> dict[str, dict[str, int]]:
-        lanes = {family: {"seats": seats} for family, seats in self.settings.lanes.items()}
+        lanes: dict[str, dict[str, int]] = {}
         for lane in (family.lane for family in self.relay.families):
             lanes[lane.family] = {"seats": lane.seats, "threads": lane.threads, "overdue": lane.overdue}
         return lanes

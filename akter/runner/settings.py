@@ -12,7 +12,8 @@ from akter.errors import ConfigurationError
 FAMILIES = ("intents", "jobs", "feed", "control", "subscription")
 """The work families; each has seats of its own, so none ever waits for another's."""
 
-DEFAULT_SEATS = 64
+EVERY: Mapping[str, int] = {"intents": 64, "jobs": 64}
+"""The seats of the families that a runner has unless told otherwise."""
 
 MAX_SECONDS = 2_147_483.647
 MAX_HEARTBEAT = 10.0
@@ -20,15 +21,17 @@ MAX_HEARTBEAT = 10.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """`lanes`: seats per family, the rows that it holds at most. `poll`: seconds between passes without a wake-up. `claim_lease`: seconds a
-    claimed row is this runner's: at least the longest time limit of a command, by default more. `max_backoff`: the longest wait of a
-    failing row, in seconds. `pass_limit`: rows a pass takes at most. `group`: messages delivered in one transaction. `listen`: wait for
-    hints of other processes. `ride`: delete a delivered row in its receiver's commit instead of after it. `heartbeat`: seconds between
-    signs of life. `ranges`: the buckets it claims from. `sweep`: seconds between sweeps of old receipts and events, which all runners
-    share; None for none by this one. `skip_after`: seconds after which a tick of a schedule that could not run is skipped.
+    """`lanes`: seats per family, the rows that it holds at most; 0 leaves it to other runners. `poll`: seconds between passes without a
+    wake-up. `claim_lease`: seconds a claimed row is this runner's: at least the longest time limit of a command, by default more.
+    `max_backoff`: the longest wait of a failing row, in seconds. `pass_limit`: rows a pass takes at most. `group`: messages delivered
+    in one transaction. `listen`: wait for hints of other processes. `ride`: delete a delivered row in its receiver's commit instead of
+    after it. `heartbeat`: seconds between signs of life. `cancel_check`: the longest time, in seconds, until a running attempt learns
+    that another process cancelled its job. `ranges`: the buckets it claims from. `sweep`: seconds between sweeps of old receipts and
+    events, which all runners share; None for none by this one. `skip_after`: seconds after which a tick of a schedule that could not
+    run is skipped.
     """
 
-    lanes: Mapping[str, int] = field(default_factory=lambda: {"intents": DEFAULT_SEATS})
+    lanes: Mapping[str, int] = field(default_factory=lambda: dict(EVERY))
     poll: float = 1.0
     claim_lease: float | None = None
     max_backoff: float = 256.0
@@ -38,6 +41,7 @@ class Settings:
     ride: bool = True
     heartbeat: float = 5.0
     sweep: float | None = 60.0
+    cancel_check: float = 5.0
     ranges: tuple[tuple[int, int], ...] = ((-128, 127),)
     skip_after: float = 86_400.0
 
@@ -47,10 +51,12 @@ class Settings:
         for family, seats in self.lanes.items():
             if family not in FAMILIES:
                 raise ConfigurationError(f"Runner: there is no family {family!r}; the families are {', '.join(FAMILIES)}")
-            _count(f"lanes[{family!r}]", seats, 1, 1_000_000)
+            _count(f"lanes[{family!r}]", seats, 0, 1_000_000)
+        if not any(self.lanes.values()):
+            raise ConfigurationError("Runner: every family has 0 seats, so it would do nothing: give one of them some")
         _count("pass_limit", self.pass_limit, 1, 1_000_000)
         _count("group", self.group, 1, 32)
-        for name in ("poll", "claim_lease", "max_backoff", "heartbeat", "sweep", "skip_after"):
+        for name in ("poll", "claim_lease", "max_backoff", "heartbeat", "cancel_check", "sweep", "skip_after"):
             value = getattr(self, name)
             if value is None and name in ("claim_lease", "sweep"):
                 continue

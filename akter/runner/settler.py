@@ -51,6 +51,13 @@ class Counts:
             for name, number in by.items():
                 setattr(self, name, getattr(self, name) + number)
 
+    def with_(self, other: Counts) -> Counts:
+        """Both together."""
+        both = Counts()
+        for name in ("delivered", "retried", "parked", "released", "stale", "groups"):
+            both.add(**{name: getattr(self, name) + getattr(other, name)})
+        return both
+
 
 class Settler:
     """Writes what became of claimed rows, many in one statement."""

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any
 
-from sqlalchemy import ARRAY, JSON, BigInteger, Column, FromClause, Integer, Text, bindparam, cast, func, select
+from sqlalchemy import ARRAY, JSON, BigInteger, Boolean, Column, FromClause, Integer, Text, bindparam, cast, func, select
 from sqlalchemy.sql.type_api import TypeEngine
 
 from akter.identity import Address
@@ -44,6 +44,18 @@ _TYPES: dict[str, TypeEngine[Any]] = {
     "event": Text(),
     "count": Integer(),
     "ord": Integer(),
+    "attempts": Integer(),
+    "lease_ms": BigInteger(),
+    "cap": Integer(),
+    "most": Integer(),
+    "ambiguous": Boolean(),
+    "final": Boolean(),
+    "capped": Boolean(),
+    "cancelled": Boolean(),
+    "letter": Boolean(),
+    "cause": Text(),
+    "cancel_command": Text(),
+    "cancel_payload": Text(),
 }
 
 

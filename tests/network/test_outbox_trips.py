@@ -102,7 +102,7 @@ def test_a_keyed_timer_its_replacement_and_its_cancellation_take_two_flights_eac
 @pytest.mark.parametrize(("ride", "flights"), [(True, 3), (False, 4)], ids=["ride", "two steps"])
 def test_a_group_of_messages_costs_a_claim_and_one_turn(through: Callable[..., Any], proxy: Any, ride: bool, flights: int) -> None:
     app = through(Clerk, pool_size=3, hint=False)
-    runner = Runner(app, listen=False, ride=ride)
+    runner = Runner(app, listen=False, ride=ride, lanes={"jobs": 0})
     counts: list[int] = []
     for many in (40, 32, 3, 30):
         # More than one thread can take: rows that were found to share are claimed as many as there are.

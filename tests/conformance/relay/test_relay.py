@@ -122,7 +122,8 @@ def test_two_thousand_due_rows_drain_in_one_advance(node: Make, beside: Any) -> 
 @pytest.mark.parametrize(
     "options",
     [
-        {"lanes": {"intents": 0}},
+        {"lanes": {"intents": -1}},
+        {"lanes": {"intents": 0, "jobs": 0}},
         {"lanes": {"intents": 1_000_001}},
         {"lanes": {"intents": True}},
         {"lanes": {"letters": 1}},

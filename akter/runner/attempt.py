@@ -1,0 +1,127 @@
+"""One attempt of a job on its way through this runner, and what it may end as."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Literal, NamedTuple, TypeAlias
+
+from akter.definition import Definition
+from akter.identity import Address, address
+from akter.job import Attempt, Job
+from akter.store.attempt import Claimed
+from akter.store.queue import Group
+
+Over: TypeAlias = Literal["", "time", "lease", "lost", "cancelled"]
+"""Why an attempt was given up while its function ran: its time limit, a lease that could not be renewed or that another runner took, or
+a cancellation it did not heed."""
+
+
+class Known(NamedTuple):
+    """A job that this runner may run."""
+
+    definition: Definition
+    job: Job[..., Any]
+
+
+@dataclass(slots=True, eq=False)
+class Run:
+    """A claimed job here. `until` and `deadline` are `time.monotonic()` values: the local end of its lease, and of the attempt's time.
+
+    `over` says why it was given up before its function returned.
+    """
+
+    row: Claimed
+    known: Known
+    until: float
+    address: Address
+    renew_at: float
+    deadline: float = float("inf")
+    attempt: Attempt | None = None
+    begun_at: float = 0.0
+    begun: bool = False
+    given_back: bool = False
+    cancelled: bool = False
+    over: Over = ""
+    returned: bool = False
+    kill: Callable[[], None] | None = None
+    frame: Any = field(default=None, repr=False)
+
+    @property
+    def id(self) -> str:
+        """The job's id."""
+        return self.row.intent_id
+
+    @property
+    def lease(self) -> float:
+        """Seconds from one renewal to the end of the lease."""
+        return self.known.job.lease
+
+    @property
+    def group(self) -> Group | None:
+        """The group whose limit it counts for; None without a limit."""
+        if self.known.job.concurrency is None:
+            return None
+        return Group(*self.address, self.row.command)
+
+    @property
+    def is_last(self) -> bool:
+        """Whether no attempt is left after this one."""
+        return self.row.attempts >= self.known.job.retry.attempts
+
+    def about(self) -> dict[str, Any]:
+        """It, for a line of the log."""
+        return {
+            "akter_actor": f"{self.row.actor_type}/{self.row.actor_id}",
+            "akter_tenant": self.row.tenant_id,
+            "akter_job": self.row.command,
+            "akter_job_id": self.row.intent_id,
+            "akter_attempts": self.row.attempts,
+        }
+
+    def seconds(self) -> float:
+        """How long its function has run."""
+        return time.monotonic() - self.begun_at
+
+
+def run_of(row: Claimed, known: Known, sent: float, check: float) -> Run:
+    """A claimed row here; `sent` is when the claim was sent, `check` the longest time between two looks for a cancellation."""
+    here = address(known.definition.options.placement, row.tenant_id, known.definition.name, row.actor_id)
+    lease = known.job.lease
+    return Run(row, known, sent + lease, here, sent + min(lease / 3, check))
+
+
+@dataclass(frozen=True, slots=True)
+class Success:
+    """The function returned: what to tell, and what instead when the job was cancelled meanwhile."""
+
+    run: Run
+    command: str | None = None
+    payload: str | None = None
+    cancel_command: str | None = None
+    cancel_payload: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """The attempt failed. `ambiguous`: the outside world may have acted. `final`: no other attempt follows."""
+
+    run: Run
+    cause: str
+    ambiguous: bool
+    final: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class End:
+    """The job gave up or was cancelled, and nothing runs: what is known of its last attempt."""
+
+    run: Run
+    cancelled: bool
+    cause: str
+    ambiguous: bool
+    maybe_applied: bool
+
+
+Verdict: TypeAlias = Success | Failure | End

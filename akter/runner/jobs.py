@@ -1,0 +1,306 @@
+"""The family `jobs`: claimed attempts, run in the lane's threads outside any transaction.
+
+Quick jobs share a thread, one after the other, and what waits behind one that turns out to be slow is taken over by another thread.
+"""
+
+from __future__ import annotations
+
+import contextvars
+import logging
+import time
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from sqlalchemy import Engine
+
+from akter.definition import Definition
+from akter.errors import AkterError, Unavailable
+from akter.fault import Crashed
+from akter.member import Surroundings
+from akter.runner import isolation, verdict
+from akter.runner.attempt import Known, Run, Success, Verdict, run_of
+from akter.runner.attempts import Attempts
+from akter.runner.family import Probe, Taken
+from akter.runner.lane import Lane
+from akter.runner.reporter import Reporter
+from akter.runner.settler import Counts
+from akter.store import attempt, failure, queue
+from akter.store.attempt import Claimed
+from akter.store.flight import Line, Lost, Row, StatementFailed
+from akter.store.queue import Group
+from akter.store.rows import parameters
+from akter.store.wire import Wire
+
+logger = logging.getLogger("akter.job")
+
+_QUICK = 0.001
+"""Seconds up to which a job is quick."""
+_SHARE = 64
+"""Quick jobs that are given to one thread, and verdicts that are written together."""
+_OFTEN = 0.005
+_STALLED = 0.02
+"""Seconds after which jobs that wait behind others are given to threads of their own."""
+_SECONDS = 30.0
+
+
+class Jobs:
+    """Runs the jobs of `actors`. `check`: seconds between two looks whether a running attempt was cancelled."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        around: Surroundings,
+        actors: Mapping[str, Definition],
+        lane: Lane,
+        check: float,
+        wake: Callable[[], None],
+    ) -> None:
+        self._engine, self._around, self.lane, self._check = engine, around, lane, check
+        self._known = {(name, job.name): Known(definition, job) for name, definition in actors.items() for job in definition.jobs.values()}
+        self._plain = _arrays({key: known for key, known in self._known.items() if known.job.concurrency is None})
+        self._capped = _arrays({key: known for key, known in self._known.items() if known.job.concurrency is not None})
+        self.counts = Counts()
+        self.attempts = Attempts(around.faults, self._renew, self._give_up, wake, check, lane)
+        self.reporter = Reporter(engine, around, lambda: self.attempts, lane, self.counts)
+        self.attempts.stalled = self._stalled
+        self._ready: deque[Run] = deque()
+        self._moved_at, self._stopping, self._turn = 0.0, False, False
+        self._quick: dict[tuple[str, str], bool] = {}
+
+    def claim(self, probe: Probe) -> Sequence[Line]:
+        """The statements that claim attempts, and that look for groups with something due."""
+        lines: list[Line] = []
+        if self._plain is not None:
+            # In every other claim, half of the seats are left to jobs with a limit per actor.
+            self._turn = not self._turn
+            limit = probe.limit if self._capped is None or self._turn else probe.limit // 2
+            lines.append(self._line(attempt.claim, {**probe._asdict(), **self._plain, "limit": limit}))
+        if self._capped is not None:
+            values = {**probe._asdict(), **self._capped}
+            del values["limit"]
+            lines.append(self._line(queue.due, values))
+        return lines
+
+    def taken(self, answers: Sequence[Sequence[Row]], probe: Probe, wire: Wire) -> Taken:
+        """What was claimed, with what can be had from the groups that have something due."""
+        rows: list[Claimed] = []
+        found, deepest, at = 0, 0, 0
+        if self._plain is not None:
+            rows += [Claimed(*row) for row in answers[0] if row[2] is not None]
+            found, deepest, at = answers[0][0][0], answers[0][0][1], 1
+        if self._capped is not None:
+            groups = [Group(*row[2:]) for row in answers[at] if row[2] is not None]
+            taken = self._claim_groups(groups, probe.limit - len(rows), wire)
+            # What a full group has left waits for one of its own, not for a seat.
+            found += answers[at][0][0] if len(rows) + len(taken) >= probe.limit else len(taken)
+            deepest = max(deepest, answers[at][0][1] if taken else 0)
+            rows += taken
+        return Taken(rows, found, deepest)
+
+    def _claim_groups(self, groups: Sequence[Group], limit: int, wire: Wire) -> list[Claimed]:
+        if not groups or limit <= 0:
+            return []
+        rows = [{**group._asdict(), **self._limits(group), "ord": place} for place, group in enumerate(groups)]
+        locks = [group.lock(self._around.statements.schema) for group in groups]
+        claim = self._line(queue.claim, {**parameters("group_", rows, True), "limit": limit})
+        try:
+            answer = wire.fly([self._line(queue.lock, {"locks": locks}), claim], _SECONDS)[1].rows
+        except StatementFailed as failed:
+            # The rows that were claimed before stand; these come again.
+            problem = failure.of_statement(failed.error, "", self._around.statements.schema)
+            logger.warning("job.claim_failed", extra={"akter_rows": len(groups), "akter_reason": str(problem)[:500]})
+            return []
+        return [Claimed(*row) for row in answer if row[2] is not None]
+
+    def _limits(self, group: Group) -> dict[str, int]:
+        job = self._known[group.actor_type, group.command].job
+        return {"cap": job.concurrency or 1, "most": job.retry.attempts, "lease_ms": round(job.lease * 1000)}
+
+    def _line(self, statement: Any, values: dict[str, Any]) -> Line:
+        return Line(self._around.statements.get(statement), values)
+
+    def start(self, rows: Sequence[Claimed], sent: float, *, full: bool) -> None:
+        """Run claimed attempts, and settle those that have nothing to run."""
+        runs = [run_of(row, self._known[row.actor_type, row.command], sent, self._check) for row in rows]
+        begin = [run for run in runs if run.row.running]
+        ends = [verdict.claimed(run) for run in runs if not run.row.running]
+        if self._stopping:
+            self._give_back(begin)
+            return
+        self.attempts.add(runs)
+        self._ready.extend(sorted(begin, key=lambda run: run.row.scheduled_at_ms))
+        quick = sum(self._is_quick(run) for run in begin)
+        self.lane.sharing = full and quick == len(rows)
+        threads = min(self.lane.idle_threads(), len(begin) - quick + -(-quick // _SHARE))
+        self._moved_at = time.monotonic()
+        if ends:
+            self._in_thread(len(ends), lambda: self.reporter.put(ends), [])
+        if not begin:
+            return
+        # A thread that ends just now has looked before these were there, so at least one begins.
+        if not self._in_thread(len(begin), self._work, begin):
+            return
+        for _ in range(threads - 1):
+            self._in_thread(0, self._work, [])
+        if len(begin) > threads:
+            self.attempts.clock.wake()
+
+    def _in_thread(self, rows: int, work: Callable[[], None], runs: Sequence[Run]) -> bool:
+        try:
+            self.lane.start(rows, work)
+        except RuntimeError:
+            # The lane is closed, or no thread can be had.
+            self._give_back(runs)
+            return False
+        return True
+
+    def _is_quick(self, run: Run) -> bool:
+        return self._quick.get((run.row.actor_type, run.row.command), False)
+
+    def _stalled(self) -> float | None:
+        """Give jobs that wait behind slow ones to idle threads; returns the seconds until it has to look again."""
+        if not self._ready or self._stopping:
+            return None
+        if time.monotonic() - self._moved_at >= _STALLED:
+            for _ in range(min(len(self._ready), self.lane.idle_threads())):
+                self._in_thread(0, self._work, [])
+            self._moved_at = time.monotonic()
+        return _STALLED
+
+    def _work(self) -> None:
+        ended: list[Verdict] = []
+        since = time.monotonic()
+        while True:
+            try:
+                run = self._ready.popleft()
+            except IndexError:
+                break
+            if not self._is_quick(run) and self._ready and self.lane.idle_threads() > 0:
+                self._in_thread(0, self._work, [])
+            if ended and not self._is_quick(run):
+                self.reporter.put(ended)
+                ended = []
+            if (found := self._run(run)) is not None:
+                ended.append(found)
+            now = self._moved_at = time.monotonic()
+            if len(ended) >= _SHARE or now - since > _OFTEN:
+                self.reporter.put(ended)
+                ended, since = [], now
+        self.reporter.put(ended)
+
+    def _run(self, run: Run) -> Verdict | None:
+        """Run one attempt; returns its verdict, unless it was told or must not be."""
+        faults = self._around.faults
+        try:
+            faults.at("after_claim", run)
+            faults.at("before_execute", run)
+            if not self.attempts.begin(run):
+                if not run.given_back:
+                    logger.warning("job.claim_outlived_its_lease", extra=run.about())
+                    self._drop(run)
+                return None
+            found = self._execute(run)
+            faults.at("after_execute", run)
+        except Crashed:
+            # As if the process were gone: the row waits for the end of its lease.
+            self._drop(run)
+            return None
+        self._quick[run.row.actor_type, run.row.command] = run.seconds() <= _QUICK
+        if self.attempts.ended(run):
+            return found
+        logger.warning("job.returned_late", extra={**run.about(), "akter_seconds": round(run.seconds(), 3)})
+        if isinstance(found, Success):
+            return found
+        self._drop(run)
+        return None
+
+    def _drop(self, run: Run) -> None:
+        self.attempts.forget([run])
+        self.lane.leave(1)
+
+    def _execute(self, run: Run) -> Verdict:
+        job = run.known.job
+        try:
+            arguments = job.call.codec.decode(run.row.payload)
+        except AkterError as problem:
+            return verdict.not_started(run, problem)
+        try:
+            if job.isolation == "process":
+                value = isolation.call(run, arguments)
+            else:
+                value = contextvars.copy_context().run(job.call.call, run.attempt, arguments)
+        except BaseException as problem:  # noqa: BLE001 - whatever a function raises, even an exit, is how its attempt ended
+            return verdict.failed(run, problem)
+        return verdict.succeeded(run, value)
+
+    def _give_up(self, run: Run, why: str) -> None:
+        self.reporter.later(verdict.given_up(run, why), seat=False)
+
+    def _renew(self, runs: Sequence[Run]) -> dict[tuple[int, int, str], bool]:
+        rows = [{**verdict.token(run), "lease_ms": round(run.lease * 1000)} for run in runs]
+        (answer,) = self._fly([self._line(attempt.renew, parameters("renew_", rows, True))], min(run.lease for run in runs))
+        return {(row[0], row[1], row[2]): row[3] for row in answer}
+
+    def _give_back(self, runs: Sequence[Run] | None) -> None:
+        waiting = self.attempts.take_back(runs)
+        if not waiting:
+            return
+        rows = [{**verdict.token(run), "ambiguous": run.row.was_ambiguous, "last_error": run.row.was_error} for run in waiting]
+        try:
+            ((released,),) = self._fly([self._line(attempt.release, parameters("free_", rows, True))], _SECONDS)[0]
+        except AkterError as problem:
+            logger.warning("relay.release_failed", extra={"akter_rows": len(waiting), "akter_reason": str(problem)[:500]})
+        else:
+            self.counts.add(released=released)
+
+    def _fly(self, lines: Sequence[Line], seconds: float) -> list[list[Row]]:
+        with Wire(self._engine, self._around.statements) as wire:
+            try:
+                return [answer.rows for answer in wire.fly(lines, seconds)]
+            except StatementFailed as failed:
+                raise failure.of_statement(failed.error, "", self._around.statements.schema) from failed.error
+            except Lost as lost:
+                raise Unavailable(f"the database connection was lost: {lost}") from lost
+
+    def cancelled(self, ids: Sequence[str]) -> None:
+        """Tell attempts of these jobs that run here to stop; a turn of this process cancelled them."""
+        self.attempts.cancel(ids)
+
+    def stop(self) -> None:
+        """Begin nothing more, and give back what was claimed but not begun."""
+        self._stopping = True
+        waiting = [*self._ready]
+        self._ready.clear()
+        self._give_back(waiting)
+        self.lane.leave(sum(run.given_back for run in waiting))
+
+    def warn(self) -> None:
+        """Tell what still runs to stop: the time for it is over."""
+        self.attempts.tell()
+
+    def abandon(self) -> None:
+        """Give back what nobody has begun; what runs is left to its lease, for its end is unknown."""
+        self.stop()
+
+    def held(self) -> list[str]:
+        """The ids of the jobs this runner holds."""
+        return self.attempts.ids()
+
+    def close(self) -> None:
+        """End the threads when what they do is done."""
+        self.attempts.clock.stop()
+        self.attempts.leases.stop()
+        self.reporter.close()
+        self.lane.close()
+
+
+def _arrays(jobs: Mapping[tuple[str, str], Known]) -> dict[str, Any] | None:
+    if not jobs:
+        return None
+    return {
+        "job_types": [name for name, _ in jobs],
+        "job_names": [name for _, name in jobs],
+        "job_attempts": [known.job.retry.attempts for known in jobs.values()],
+        "job_leases": [round(known.job.lease * 1000) for known in jobs.values()],
+    }
