@@ -106,8 +106,8 @@ def refuse_place(connection: Connection, schema: str) -> None:
     if missing and not place.may_create:
         made = "; ".join(f'CREATE SCHEMA "{name}" AUTHORIZATION "{place.role}"' for name in missing)
         raise SchemaError(
-            f"permission denied for database {place.database}: {place.role} may not create schema {' and '.join(missing)} in it: run this as "
-            f"the owner of the database, who may also make what is missing for this role: {made}"
+            f"permission denied for database {place.database}: {place.role} may not create schema {' and '.join(missing)} in it: run this "
+            f"as the owner of the database, who may also make what is missing for this role: {made}"
         )
 
 
