@@ -31,6 +31,7 @@ from akter.job import Attempt, Cancellation, DeadLetter, Job, NotApplied, Retry
 from akter.payload import Event, Payload, field
 from akter.rejection import Rejection
 from akter.runner import Runner
+from akter.subscription import CursorRejected, Delivered, Gap, subscription
 
 __version__ = "0.1.0"
 
@@ -40,6 +41,10 @@ __all__ = [
     "command",
     "query",
     "cron",
+    "subscription",
+    "Delivered",
+    "Gap",
+    "CursorRejected",
     "field",
     "Payload",
     "Event",

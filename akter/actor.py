@@ -16,9 +16,10 @@ from akter.errors import AkterError, DeclarationError, PayloadInvalid
 from akter.event import PAGE, Asked, Entry, Page, asked, entries
 from akter.handle import Handle, door_of, target_of
 from akter.identity import DEFAULT_TENANT, SINGLETON_ID, Address, Placement, address, check_name, child_id
-from akter.intent import Cancel, Emit, Enqueue, Later, Mint, Recorder, Request, Send, When
+from akter.intent import Cancel, Emit, Enqueue, Follow, Later, Mint, Recorder, Request, Send, When
 from akter.job import Job
 from akter.payload import Event, event_codec, field
+from akter.subscription import Subscription
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection
@@ -140,6 +141,40 @@ class Actor:
     def event_cursor(self) -> str:
         """The cursor of the newest event that had been committed when this query or turn read the state."""
         return str(self._turn.event_sequence)
+
+    def subscribe(self, follower: Callable[..., None], source: Actor, *, since: str = "now") -> None:
+        """Follow an actor's events: `self.subscribe(self.told, self.actor(Order, id))`, with a `@subscription` that has no `to`.
+
+        `since` is "now", which is shortly after the commit, "start", or a cursor: what comes after it is delivered. Subscribing again
+        starts anew from there, and nothing of before is delivered any more.
+        """
+        found, where = self._follows(follower, source)
+        self._turn.record(Follow(found.name, where, found.events, intent.check_since(since)))
+
+    def unsubscribe(self, follower: Callable[..., None], source: Actor) -> None:
+        """Stop following; from the commit on nothing more is delivered, not even what was on its way."""
+        found, where = self._follows(follower, source)
+        self._turn.record(Follow(found.name, where, found.events, None))
+
+    def _follows(self, follower: Callable[..., None], source: Actor) -> tuple[Subscription, Address]:
+        kind = type(self)
+        found = kind.__akter__.members.get(getattr(follower, "__name__", ""))
+        if not isinstance(found, Subscription) or getattr(follower, "__self__", None) is not self:
+            raise TypeError(
+                f"subscribe(...) takes a @subscription of {kind.__name__} itself: self.subscribe(self.told, self.actor(Kind, id))"
+            )
+        if not found.dynamic:
+            raise TypeError(
+                f"{found.where} follows every actor by its to=, so nothing is subscribed; leave to= away to choose whom it follows"
+            )
+        handle = cast(object, source)
+        if not isinstance(handle, Handle):
+            raise TypeError("subscribe(...) takes a handle of the actor to follow: self.actor(Kind, id)")
+        if handle._address.tenant_id != self._address.tenant_id or not self._turn.accepts(handle._door):
+            raise PayloadInvalid("subscribe(...) takes an actor of the same tenant and Akter: make the handle with self.actor(Kind, id)")
+        if found.source not in ("", handle._definition.name):
+            raise PayloadInvalid(f"{found.where} follows {found.source}, and {handle!r} is none")
+        return found, handle._address
 
     def after(self, delay: timedelta, *, key: str | None = None) -> Later:
         """Ask for something `delay` after the commit: `self.after(timedelta(minutes=30), key="hold").send(self.expire)`."""

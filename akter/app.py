@@ -33,6 +33,7 @@ from akter.errors import (
 )
 from akter.event import PAGE, Entry, asked, entries
 from akter.fault import Faults
+from akter.followers import Followers
 from akter.handle import Handle, Member
 from akter.hint import Wakes
 from akter.identity import Address, CommandId, check_admissible, check_name, is_minted, new_id, own_id
@@ -103,7 +104,8 @@ class Akter:
 
     def _begin(self) -> None:
         self._statements = Statements(self.schema)
-        self._joining = Joining(self.engine, self._statements, self.limits.retry_window_ms, registry.placed(self.actors))
+        followers = Followers(self.actors)
+        self._joining = Joining(self.engine, self._statements, self.limits.retry_window_ms, registry.placed(self.actors), followers)
         self.wakes = Wakes(self.engine, self._statements, self._hint)
         limits, statements = self.limits, self._statements
         planting = Planting(limits.retry_window_ms)
@@ -117,6 +119,7 @@ class Akter:
             self.wakes.cancelled,
             self.telemetry,
             planting,
+            followers,
             self,
         )
         self._turns = Delivery(self.engine, self.surroundings, self.limits, seats(self.engine))
@@ -362,7 +365,8 @@ class Akter:
         command = member.command
         if command.mark.internal and not isinstance(caller, System):
             raise Unauthorized(f"{command.where} is internal: only the deployment's own code may call it")
-        self._permit(member.handle, command.name, command.mark.kind, caller, ran=ran)
+        kind: AccessKind = "query" if command.mark.kind == "query" else "command"
+        self._permit(member.handle, command.name, kind, caller, ran=ran)
 
     def _permit(self, handle: Handle, member: str, kind: AccessKind, caller: Caller, *, ran: bool = False) -> None:
         definition, address = handle._definition, handle._address

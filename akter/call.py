@@ -9,6 +9,7 @@ from akter.caller import Caller
 from akter.command import Command
 from akter.definition import Definition
 from akter.errors import CommandConflict, CommandExpired, InvalidCommandId, NotCreated, Unauthorized
+from akter.following import Acknowledged, Following
 from akter.identity import Address, CommandId, is_child_id
 from akter.store.turn import Admitted
 from akter.watch import NO_HOP, NO_WATCH, Hop, Watch
@@ -21,7 +22,7 @@ class Call:
     `trusted`: a committed message. `proved`: it comes from the turn that minted the actor.
     `hop` watches the message it came by, `watch` the try it is in. `grace_ms`: how long past its id's expiry a retry may still run,
     because the first try was in time; receipts are kept at least as long.
-    `tick`: a schedule sent it, and its code may have changed since.
+    `tick`: a schedule sent it, and its code may have changed since. `following` says which event a subscription is told.
     """
 
     definition: Definition
@@ -38,6 +39,7 @@ class Call:
     retried: bool = False
     grace_ms: int = 0
     tick: bool = False
+    following: Following | None = None
     hop: Hop = NO_HOP
     watch: Watch = NO_WATCH
 
@@ -56,8 +58,15 @@ class Call:
             )
 
     def check_admission(self, found: Admitted) -> None:
-        """Refuse a command that may not run now; raises `NotCreated`, and `Unauthorized` for a minted child of somebody else's."""
+        """Refuse a command that may not run now.
+
+        Raises `NotCreated`, `Unauthorized` for a minted child of somebody else's, and `Acknowledged` for what a subscriber does not want.
+        """
+        if self.following is not None:
+            self.following.check(found.cursor)
         if self.definition.creating and not found.created and not self.command.mark.creates:
+            if self.following is not None:
+                raise Acknowledged("not created")
             creating = ", ".join(sorted(name for name, member in self.definition.members.items() if member.mark.creates))
             raise NotCreated(f"{self.address} does not exist yet: it is created by {creating}", command_id=self.id)
         if self.command.mark.creates and not self.proved and is_child_id(self.address.actor_id, self.address.actor_type):

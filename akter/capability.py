@@ -11,7 +11,7 @@ from akter.context import inside
 from akter.errors import AkterError, PayloadInvalid, TurnEnded
 from akter.event import Asked, Page
 from akter.identity import CommandId, is_child_id
-from akter.intent import Cancel, Emit, Enqueue, Mint, Request, Send
+from akter.intent import Cancel, Emit, Enqueue, Follow, Mint, Request, Send
 from akter.sql import OwnSql
 
 MAX_REQUESTS = 10_000
@@ -98,7 +98,7 @@ class Capability:
             self._count_event(request)
         elif len(self.requests) >= MAX_REQUESTS:
             self._too_much(f"a turn may ask for {MAX_REQUESTS} things: let it send itself a message and go on there")
-        elif not isinstance(request, Cancel):
+        elif isinstance(request, Send | Enqueue):
             if len(request.payload) > self._max_payload_bytes:
                 self._too_much(f"the arguments are {len(request.payload)} bytes long; the limit is {self._max_payload_bytes}")
             id = str(self._mint(request))
@@ -202,6 +202,8 @@ def pending(requests: list[tuple[str, Request]]) -> tuple[list[str], list[tuple[
     for id, request in requests:
         if isinstance(request, Emit):
             events.append(request)
+        elif isinstance(request, Follow):
+            continue
         elif isinstance(request, Cancel):
             keys |= dict.fromkeys(_keys(request.key))
             for name in _keys(request.key):

@@ -28,13 +28,22 @@ MAX_SECONDS = 2_147_483.647
 class Mark:
     """What a decorator wrote on a method."""
 
-    kind: Literal["command", "query"] = "command"
+    kind: Literal["command", "query", "subscription"] = "command"
     creates: bool = False
     internal: bool = False
     timeout: float | None = None
     aliases: tuple[str, ...] = ()
     sql: bool = False
     route: str | None = None
+
+    def build(self, owner: str, name: str, method: Callable[..., Any]) -> Command:
+        """What the marked method is."""
+        return Command(owner, name, method, self)
+
+    @property
+    def hidden(self) -> bool:
+        """Whether only akter calls the method."""
+        return self.route is not None or self.kind == "subscription"
 
 
 @overload
@@ -99,11 +108,20 @@ class Command:
 
     __slots__ = ("arguments", "codec", "keywords", "mark", "method", "name", "result", "where")
 
-    def __init__(self, owner: str, name: str, method: Callable[..., Any], mark: Mark, *, what: str = "") -> None:
+    def __init__(
+        self,
+        owner: str,
+        name: str,
+        method: Callable[..., Any],
+        mark: Mark,
+        *,
+        what: str = "",
+        arguments: type[msgspec.Struct] | None = None,
+    ) -> None:
         self.name, self.method, self.mark, self.where = name, method, mark, f"{owner}.{name}"
         _check(self.where, name, method, mark, what or mark.kind)
         found = annotation.hints(method, self.where)
-        self.arguments, self.keywords = _arguments(self.where, method, found)
+        self.arguments, self.keywords = (arguments, ()) if arguments is not None else _arguments(self.where, method, found)
         self.codec: Codec[Any] = Codec(self.arguments, f"{self.where}()")
         check_defaults(self.arguments, self.where)
         if "return" not in found:

@@ -20,6 +20,7 @@ from akter.identity import Placement
 from akter.job import Cancellation, DeadLetter, Job
 from akter.limits import kept_ms
 from akter.payload import Event, default_of
+from akter.subscription import Subscription
 
 MAX_STATE_BYTES = 65_536
 _LARGEST = 256 * 1024 * 1024
@@ -67,6 +68,7 @@ class Definition:
         "reserved",
         "schedules",
         "state",
+        "subscriptions",
     )
 
     def __init__(self, kind: type[Any], root: type, options: Options, reserved: frozenset[str]) -> None:
@@ -94,6 +96,9 @@ class Definition:
         self.names = _stored_names(kind, self.members)
         self.events: dict[str, type[Event]] = {}
         self.schedules = entries(self.members.values())
+        self.subscriptions = {member.name: member for member in self.members.values() if isinstance(member, Subscription)}
+        for follows in self.subscriptions.values():
+            follows.check_class(kind.__name__, singleton=options.singleton)
         self.creating = any(member.mark.creates for member in self.members.values())
 
     def claim(self, event: type[Event]) -> None:
@@ -210,7 +215,7 @@ def _members(kind: type) -> dict[str, Command]:
                 raise DeclarationError(f"{where}: it replaces a {mark.kind} of a base class; mark it @{mark.kind} too")
         if not isinstance(value, FunctionType):
             raise DeclarationError(f"{where}: a {mark.kind} is a plain method with `self`, not a {type(value).__name__}")
-        members[name] = Command(kind.__name__, name, value, mark)
+        members[name] = mark.build(kind.__name__, name, value)
     return members
 
 

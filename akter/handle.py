@@ -50,7 +50,7 @@ class Handle:
             raise AttributeError(name)
         definition: Definition = object.__getattribute__(self, "_definition")
         member = definition.members.get(name)
-        if member is None or member.mark.route:
+        if member is None or member.mark.hidden:
             raise AttributeError(_refusal(definition, name))
         return Member(self, member)
 
@@ -110,6 +110,8 @@ def _refusal(definition: Definition, name: str) -> str:
         return f"{where} is state, which only the actor itself can see: declare a @query that returns it"
     if name in definition.jobs:
         return f"{where} is a job: it is started inside a turn with self.enqueue(...)"
+    if name in definition.members and definition.members[name].mark.kind == "subscription":
+        return f"{where} is called by akter when an event is delivered, not on a handle"
     if name in definition.members:
         return f"{where} is called by akter when its job ends, not on a handle"
     if name in definition.reserved:
@@ -117,7 +119,7 @@ def _refusal(definition: Definition, name: str) -> str:
         return f"{where} belongs to a turn: use it as self.{name} inside a @command or @query. {outside}"
     if hasattr(definition.kind, name) and not name.startswith("_"):
         return f"{where} is not a command: mark it @command or @query to call it on a handle"
-    known = ", ".join(sorted(member for member in definition.members if not definition.members[member].mark.route))
+    known = ", ".join(sorted(member for member in definition.members if not definition.members[member].mark.hidden))
     return f"{definition.kind.__name__} has no command {name!r}; it has {known or 'none'}"
 
 
@@ -146,6 +148,8 @@ def target_of(command: Callable[..., Any], itself: object = None) -> tuple[Addre
         found, where = named, cast(Any, owner)._address
     if found.mark.kind == "query":
         raise TypeError(f"{found.where} is a query: only commands can be sent, because nobody waits for an answer")
+    if found.mark.kind == "subscription":
+        raise TypeError(f"{found.where} follows events: akter calls it when one is delivered, so emit one")
     if found.mark.route:
         raise TypeError(f"{found.where} is a route of a job: akter calls it when the job ends")
     return where, found

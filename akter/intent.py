@@ -81,7 +81,17 @@ class Mint:
     ordinal: int
 
 
-Request: TypeAlias = Send | Enqueue | Emit | Cancel
+@dataclass(frozen=True, slots=True)
+class Follow:
+    """The start of a subscription to an actor's events, `since` "now", "start" or a cursor; or its end, when that is None."""
+
+    subscription: str
+    source: Address
+    events: tuple[str, ...]
+    since: str | None
+
+
+Request: TypeAlias = Send | Enqueue | Emit | Cancel | Follow
 
 
 class Recorder(Protocol):
@@ -166,6 +176,13 @@ def at(moment: datetime, key: str | None) -> When:
     if moment.utcoffset() is None:
         raise PayloadInvalid("at(...) takes a datetime with a time zone: datetime.now(timezone.utc), for example")
     return When(due_at_ms=max(0, (moment - _EPOCH) // _MILLISECOND), key=check_key(key))
+
+
+def check_since(since: object) -> str:
+    """Where a subscription starts; raises `PayloadInvalid` for anything but "now", "start" and the text of a cursor."""
+    if isinstance(since, str) and (since in ("now", "start") or (since.isascii() and since.isdecimal() and len(since) <= 18)):
+        return since
+    raise PayloadInvalid(f'subscribe(..., since=...) takes "now", "start" or a cursor of the source, not {since!r}')
 
 
 def check_key(key: str | None) -> str | None:

@@ -11,7 +11,8 @@ from sqlalchemy import Connection, Engine
 from akter.clock import Clock
 from akter.engine import unhindered
 from akter.errors import Unavailable
-from akter.store import deployment, failure
+from akter.followers import Followers
+from akter.store import deployment, failure, routed
 from akter.store.deployment import Deployment, Placed
 from akter.store.flight import Line, Lost, StatementFailed, raw
 from akter.store.wire import BEGIN, COMMIT, Statements, Wire
@@ -25,8 +26,9 @@ _LIMIT = Line(raw("SET LOCAL statement_timeout = '10s'"), {})
 class Joining:
     """Joins once, at the first call. It never migrates; what is missing is named with the command that makes it."""
 
-    def __init__(self, engine: Engine, statements: Statements, retry_window_ms: int, types: Sequence[Placed]) -> None:
+    def __init__(self, engine: Engine, statements: Statements, retry_window_ms: int, types: Sequence[Placed], followers: Followers) -> None:
         self._engine, self._statements, self._window_ms, self._types = engine, statements, retry_window_ms, types
+        self._followers = followers
         self._joined: Deployment | None = None
         self._clock, self._lock = Clock(0), threading.Lock()
 
@@ -73,6 +75,7 @@ class Joining:
                 connection.begin()
                 schema.verify(connection, schema=name)
                 joined = deployment.join(connection, self._window_ms, self._types)
+                self._followers.learn(routed.join(connection, self._followers.declared, [placed.name for placed in self._types]))
                 wire.fly([COMMIT], _PATIENCE)
             except Lost as lost:
                 raise Unavailable(f"the database connection was lost: {lost}") from lost

@@ -16,8 +16,9 @@ from akter.context import running
 from akter.errors import AkterError, Defect, PayloadInvalid, Unavailable
 from akter.event import Asked, Page
 from akter.fault import Faults
+from akter.followers import Followers
 from akter.identity import CommandId, shown_id
-from akter.intent import Emit, Enqueue, Send
+from akter.intent import Emit, Enqueue, Follow, Send
 from akter.planting import Planted, Planting
 from akter.rejection import Rejection
 from akter.sql import OwnSql
@@ -45,6 +46,7 @@ class Surroundings(NamedTuple):
     cancelled: Callable[[Sequence[str]], None]
     telemetry: Telemetry
     planting: Planting
+    followers: Followers
     owner: object = None
 
 
@@ -88,6 +90,10 @@ class Member:
             self.replayed = found.outcome
             self.call.watch.replayed()
         else:
+            if (self.call.command.mark.kind == "subscription") != (self.call.following is not None):
+                raise Defect(
+                    f"{self.call.command.where} follows events and is no command: only akter delivers to it", command_id=self.call.id
+                )
             self.call.check_admission(found)
 
     def answer(self) -> Any:
@@ -233,7 +239,9 @@ class Member:
 
     def requests(self) -> list[Line]:
         """The statements that write what the handler asked for."""
-        return [] if self.refused else staging.lines(self._around.statements, self.call, self.capability)
+        statements, call = self._around.statements, self.call
+        asked = [] if self.refused else staging.lines(statements, self._around.followers, call, self.capability)
+        return [*asked, *staging.moved(statements, call)]
 
     @property
     def event_sequence(self) -> int:
@@ -257,6 +265,7 @@ class Member:
             return False
         now_ms = self.found.now_ms
         return any(
-            isinstance(request, Send | Enqueue) and request.when.delay_ms == 0 and (request.when.due_at_ms or 0) <= now_ms
+            isinstance(request, Follow)
+            or (isinstance(request, Send | Enqueue) and request.when.delay_ms == 0 and (request.when.due_at_ms or 0) <= now_ms)
             for _, request in self.capability.requests
         )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Sequence
 from typing import Any
 
@@ -9,15 +11,16 @@ from akter import caller as callers
 from akter.call import Call
 from akter.caller import Anonymous, Minted, System, User
 from akter.capability import Capability, pending
+from akter.followers import Followers
 from akter.identity import Address
-from akter.intent import Emit, Enqueue, Mint, Send
-from akter.store import log, outbox
-from akter.store.flight import Line
+from akter.intent import Emit, Enqueue, Follow, Mint, Send
+from akter.store import applied, feed, outbox
+from akter.store.flight import Line, Rows
 from akter.store.rows import key, parameters
 from akter.store.wire import Statements
 
 
-def lines(statements: Statements, call: Call, asked: Capability) -> list[Line]:
+def lines(statements: Statements, followers: Followers, call: Call, asked: Capability) -> list[Line]:
     """The statements that write a turn's requests; none when it asked for nothing."""
     keys, wanted, events = pending(asked.requests)
     found: list[Line] = []
@@ -35,12 +38,85 @@ def lines(statements: Statements, call: Call, asked: Capability) -> list[Line]:
             _prove(call, asked.mints, wanted, rows)
         found.append(Line(statements.get(outbox.stage), parameters("stage_", rows, True)))
     if events:
-        mine = key(call.address)
-        head = [{**mine, "count": len(events)}]
-        rows = [_event(mine, call.id, number, emitted) for number, emitted in enumerate(events, start=1)]
-        values = {**parameters("head_", head, True), **parameters("event_", rows, True)}
-        found.append(Line(statements.get(log.append), values))
+        found.append(_published(statements, followers, call, events))
+    found += [_follow(statements, call, request) for _, request in asked.requests if isinstance(request, Follow)]
     return found
+
+
+def moved(statements: Statements, call: Call) -> list[Line]:
+    """The statement that notes what a delivery to a subscriber applied; none for any other command."""
+    of = call.following
+    if of is None:
+        return []
+    row = {
+        **key(call.address),
+        "subscription": of.subscription,
+        "source_type": of.source.actor_type,
+        "source_id": of.source.actor_id,
+        "epoch": of.epoch,
+        "active": of.kind != "rejected",
+        "applied": of.position if of.kind != "rejected" else 0,
+    }
+    return [Line(statements.get(applied.move), parameters("move_", [row], True))]
+
+
+class Published(Line):
+    """A statement that appends events and answers whether somebody follows them."""
+
+    __slots__ = ()
+
+
+def followed(lines: Sequence[Line], answers: Sequence[Rows]) -> bool:
+    """Whether somebody follows what was published."""
+    return any(type(line) is Published and answer.rows[0][1] for line, answer in zip(lines, answers, strict=False))
+
+
+def _published(statements: Statements, followers: Followers, call: Call, events: Sequence[Emit]) -> Line:
+    mine, where = key(call.address), call.address
+    head = [{**mine, "count": len(events)}]
+    rows = [_event(mine, call.id, number, emitted) for number, emitted in enumerate(events, start=1)]
+    names = frozenset(row["event"] for row in rows)
+    routes = followers.routes(where.actor_type, names)
+    values = {
+        **parameters("head_", head, True),
+        **parameters("event_", rows, True),
+        "feed_caller": callers.to_json(System("actor", where)),
+        "routes": routes,
+        "feed_bucket": where.bucket,
+        "feed_routing_key": where.routing_key,
+        "feed_tenant_id": where.tenant_id,
+        "feed_source_type": where.actor_type,
+        "feed_source_id": where.actor_id,
+        "feed_events": sorted(names),
+    }
+    return Published(statements.get(feed.publish, routes is not None), values)
+
+
+def _follow(statements: Statements, call: Call, asked: Follow) -> Line:
+    source = asked.source
+    names = json.dumps([asked.subscription, source.actor_type, source.actor_id])
+    told = {
+        "bucket": source.bucket,
+        "routing_key": source.routing_key,
+        "source_type": source.actor_type,
+        "source_id": source.actor_id,
+        "subscription": asked.subscription,
+        "events": list(asked.events),
+        "since": asked.since,
+    }
+    row = {
+        **key(call.address),
+        "subscription": asked.subscription,
+        "source_type": source.actor_type,
+        "source_id": source.actor_id,
+        "active": asked.since is not None,
+        "applied": int(asked.since) if asked.since is not None and asked.since.isdecimal() else 0,
+        "timer_key": f"$subscription:{hashlib.blake2b(names.encode(), digest_size=16).hexdigest()}",
+        "command": f"${'un' if asked.since is None else ''}subscribe",
+        "payload": json.dumps(told),
+        "caller": callers.to_json(_sender(call, timed=False)),
+    }
+    return Line(statements.get(applied.change), parameters("change_", [row], True))
 
 
 def _row(sender: Address, mine: dict[str, Any], senders: dict[bool, str], id: str, request: Send | Enqueue) -> dict[str, Any]:

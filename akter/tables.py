@@ -6,73 +6,37 @@ carry no foreign key to the generation row: the check would take a row lock that
 
 from __future__ import annotations
 
-from typing import Any
+from sqlalchemy import ARRAY, DDL, BigInteger, Boolean, CheckConstraint, Column, Index, Integer, Table, Text, event, text
 
-from sqlalchemy import (
-    ARRAY,
-    DDL,
-    BigInteger,
-    Boolean,
-    CheckConstraint,
-    Column,
-    Index,
-    Integer,
-    MetaData,
-    PrimaryKeyConstraint,
-    Table,
-    Text,
-    event,
-    text,
-)
-from sqlalchemy.types import UserDefinedType
+from akter.columns import IDENTITY, SCHEMA, SOURCE, Json, metadata
+from akter.columns import bucket as _bucket
+from akter.columns import identity as _identity
+from akter.columns import key as _key
+from akter.columns import source as _source
 
-SCHEMA = "akter"
-"""The placeholder schema of every statement; each `Akter` compiles it to the schema of its own."""
-
-IDENTITY = ("bucket", "routing_key", "tenant_id", "actor_type", "actor_id")
-"""The columns that name one actor, in the order every per-actor key starts with."""
-
-
-class Json(UserDefinedType[str]):
-    """JSON text in a `json` column, passed both ways untouched by the engine's own JSON hooks."""
-
-    cache_ok = True
-
-    def get_col_spec(self, **_: Any) -> str:
-        """Name the column type."""
-        return "JSON"
-
-    def column_expression(self, colexpr: Any) -> Any:
-        """Read the stored text, not a parsed value."""
-        return colexpr.cast(Text)
-
-    def bind_expression(self, bindvalue: Any) -> Any:
-        """Send text, and let PostgreSQL check that it is JSON."""
-        from sqlalchemy import cast, type_coerce
-
-        return cast(type_coerce(bindvalue, Text), self)
-
-
-metadata = MetaData(schema=SCHEMA)
-
-
-def _identity() -> list[Column[Any]]:
-    return [
-        Column("bucket", Integer, nullable=False),
-        Column("routing_key", BigInteger, nullable=False),
-        Column("tenant_id", Text, nullable=False),
-        Column("actor_type", Text, nullable=False),
-        Column("actor_id", Text, nullable=False),
-    ]
-
-
-def _bucket(table: str) -> CheckConstraint:
-    return CheckConstraint("bucket = (routing_key >> 56)", name=f"{table}_bucket")
-
-
-def _key(table: str, *columns: str) -> PrimaryKeyConstraint:
-    return PrimaryKeyConstraint(*columns, name=f"{table}_pkey")
-
+__all__ = [
+    "IDENTITY",
+    "SCHEMA",
+    "SOURCE",
+    "Json",
+    "metadata",
+    "deployment",
+    "placements",
+    "generations",
+    "state",
+    "receipts",
+    "outbox",
+    "dead_letters",
+    "events",
+    "runners",
+    "pauses",
+    "operator_audit",
+    "coordination",
+    "subscriptions",
+    "subscription_tags",
+    "subscription_cursors",
+    "routed_subscriptions",
+]
 
 deployment = Table(
     "actor_deployment",
@@ -127,10 +91,6 @@ state = Table(
     CheckConstraint("payload_version >= 0", name="actor_state_payload_version"),
     comment="akter: one actor's fields as JSON, and how often they were written",
 )
-
-# Room for the next version of a row on its own page. A table takes `postgresql_with` only from SQLAlchemy 2.1 on.
-for _table in (generations, state):
-    event.listen(_table, "after_create", DDL("ALTER TABLE %(fullname)s SET (fillfactor = 80)"))  # type: ignore[no-untyped-call]
 
 receipts = Table(
     "actor_receipts",
@@ -289,3 +249,82 @@ coordination = Table(
     _key("actor_coordination", "resource"),
     comment="akter: maintenance that one process does at a time, and when it began",
 )
+
+subscriptions = Table(
+    "actor_subscriptions",
+    metadata,
+    *_source(),
+    Column("subscriber_type", Text, nullable=False),
+    Column("subscription", Text, nullable=False),
+    # Empty for a routed subscription: which actor gets an event is decided when it is delivered.
+    Column("subscriber_id", Text, nullable=False),
+    Column("events", ARRAY(Text), nullable=False),
+    Column("epoch", BigInteger, nullable=False, server_default=text("0")),
+    Column("active", Boolean, nullable=False, server_default=text("true")),
+    Column("delivered", BigInteger, nullable=False),
+    Column("marked", BigInteger, nullable=False, server_default=text("0")),
+    Column("due_at_ms", BigInteger),
+    Column("attempts", Integer, nullable=False, server_default=text("0")),
+    Column("last_error", Text),
+    Column("gaps", BigInteger, nullable=False, server_default=text("0")),
+    Column("gap_through", BigInteger),
+    Column("gap_at_ms", BigInteger),
+    _key("actor_subscriptions", *SOURCE, "subscriber_type", "subscription", "subscriber_id"),
+    _bucket("actor_subscriptions"),
+    CheckConstraint("delivered >= 0", name="actor_subscriptions_delivered"),
+    CheckConstraint("attempts >= 0", name="actor_subscriptions_attempts"),
+    CheckConstraint("(gap_through IS NULL) = (gap_at_ms IS NULL)", name="actor_subscriptions_gap"),
+    # The claim probe: followers that are caught up are not in it, nor are types that a runner does not serve in its way.
+    Index(
+        "actor_subscriptions_due",
+        "bucket",
+        "subscriber_type",
+        "subscription",
+        "due_at_ms",
+        postgresql_where=text("due_at_ms IS NOT NULL"),
+    ),
+    comment="akter: who follows an actor, and up to which of its events it was told",
+)
+
+subscription_tags = Table(
+    "actor_subscription_tags",
+    metadata,
+    *_source(),
+    Column("event", Text, nullable=False),
+    Column("followers", Integer, nullable=False),
+    _key("actor_subscription_tags", *SOURCE, "event"),
+    _bucket("actor_subscription_tags"),
+    CheckConstraint("followers > 0", name="actor_subscription_tags_followers"),
+    comment="akter: how many follow an event of an actor; what its turns look at, whose cost no number of followers changes",
+)
+
+subscription_cursors = Table(
+    "actor_subscription_cursors",
+    metadata,
+    *_identity(),
+    Column("subscription", Text, nullable=False),
+    Column("source_type", Text, nullable=False),
+    Column("source_id", Text, nullable=False),
+    Column("epoch", BigInteger, nullable=False, server_default=text("0")),
+    Column("active", Boolean, nullable=False, server_default=text("true")),
+    Column("applied", BigInteger, nullable=False, server_default=text("0")),
+    _key("actor_subscription_cursors", *IDENTITY, "subscription", "source_type", "source_id"),
+    _bucket("actor_subscription_cursors"),
+    comment="akter: the last event a subscriber applied of each actor it follows; kept when its receipts are pruned",
+)
+
+routed_subscriptions = Table(
+    "actor_routed_subscriptions",
+    metadata,
+    # Empty for one that follows every actor that emits its events.
+    Column("source_type", Text, nullable=False),
+    Column("subscriber_type", Text, nullable=False),
+    Column("subscription", Text, nullable=False),
+    Column("events", ARRAY(Text), nullable=False),
+    _key("actor_routed_subscriptions", "source_type", "subscriber_type", "subscription"),
+    comment="akter: the routed subscriptions of the deployment, which every process of their source has to know",
+)
+
+# Room for the next version of a row on its own page. A table takes `postgresql_with` only from SQLAlchemy 2.1 on.
+for _table in (generations, state, subscriptions, subscription_tags, subscription_cursors):
+    event.listen(_table, "after_create", DDL("ALTER TABLE %(fullname)s SET (fillfactor = 80)"))  # type: ignore[no-untyped-call]

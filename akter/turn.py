@@ -10,12 +10,14 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
+from akter import staging
 from akter.call import Call
 from akter.capability import left
 from akter.errors import AkterError, Defect, OutcomeUnknown, Unavailable
+from akter.following import Cursor
 from akter.member import Member, Surroundings
 from akter.sql import BACK_TO_SAVEPOINT, OwnSql
-from akter.store import failure, outbox, plans
+from akter.store import applied, failure, outbox, plans
 from akter.store import turn as statements
 from akter.store.flight import Line, Lost, Row, Rows, StatementFailed, raw
 from akter.store.rows import key, parameters
@@ -76,7 +78,7 @@ class Turn:
         return found
 
     def _admit(self, calls: Sequence[Call]) -> list[Admitted]:
-        get, many = self._around.statements.get, len(calls) > 1
+        get, many, following = self._around.statements.get, len(calls) > 1, calls[0].following is not None
         rows = [{**key(call.address), "command_id": call.id, "ord": position} for position, call in enumerate(calls)]
         values = parameters("", rows, many)
         lines = [
@@ -87,9 +89,10 @@ class Turn:
             # Two statements: the read must see what the winner committed while the lock waited for it.
             Line(get(statements.lock, many), values),
             Line(get(statements.read, many), values),
+            *([Line(get(applied.read), self._cursors(calls))] if following else []),
         ]
         try:
-            answer = self._wire.fly(lines, left(self._deadline) + _GRACE)[-1].rows
+            answers = self._wire.fly(lines, left(self._deadline) + _GRACE)
         except StatementFailed as failed:
             if failed.error.sqlstate == "55P03":
                 raise Unavailable(f"{calls[0].address} is busy with another turn", command_id=calls[0].id) from failed.error
@@ -97,7 +100,11 @@ class Turn:
         except Lost as lost:
             raise Unavailable(f"the database connection was lost: {lost}", command_id=calls[0].id) from lost
         self._admitted = time.monotonic()
-        found = sorted((Admitted(*row) for row in answer), key=lambda found: found.ord)
+        cursors = {row[0]: Cursor(*row[1:]) for row in answers[-1].rows} if following else {}
+        read = answers[-2 if following else -1].rows
+        found = sorted((Admitted(*row) for row in read), key=lambda found: found.ord)
+        if following:
+            found = [one._replace(cursor=cursors.get(one.ord)) for one in found]
         self._clock_ms = found[0].now_ms
         return found
 
@@ -105,6 +112,21 @@ class Turn:
     def now_ms(self) -> int:
         """The database's time, carried on from the admission's read: it may be a little behind, never ahead."""
         return self._clock_ms + int((time.monotonic() - self._admitted) * 1000)
+
+    def _cursors(self, calls: Sequence[Call]) -> dict[str, Any]:
+        """What names the cursors of deliveries to subscribers; other commands are never in one transaction with them."""
+        rows = [
+            {
+                **key(call.address),
+                "subscription": call.following.subscription,
+                "source_type": call.following.source.actor_type,
+                "source_id": call.following.source.actor_id,
+                "ord": position,
+            }
+            for position, call in enumerate(calls)
+            if call.following is not None
+        ]
+        return parameters("cursor_", rows, True)
 
     def check_time(self, call: Call) -> None:
         """Refuse to commit past the time limit."""
@@ -166,7 +188,7 @@ class Turn:
             raise Defect(f"{first.call.command.where}: PostgreSQL rolled the turn back when it should commit", command_id=first.call.id)
         if missing:
             planting.saw(missing)
-        if any(member.wakes for member in members):
+        if any(member.wakes for member in members) or staging.followed(lines, answers):
             self._around.wake()
         if any(member.capability.requests for member in members):
             self._tell(lines, answers)

@@ -24,6 +24,7 @@ from akter.app import Akter
 from akter.errors import AkterError, ConfigurationError
 from akter.identity import shown_id
 from akter.limits import seconds as checked
+from akter.runner import following
 from akter.runner.family import Family
 from akter.runner.intent import Deliverer
 from akter.runner.intents import Intents
@@ -95,10 +96,12 @@ class Runner:
         around, seats = app.surroundings, self.settings.lanes.get("intents", 0)
         settler = Settler(self._engine, around.statements, self.settings.max_backoff, app.actors, around.keep_ms)
         self._deliverer = Deliverer(self._engine, around, app.limits.execution, self.settings.ride, Held(), settler)
-        self._lane = Lane("intents", seats, min(seats, room), self.settings.group, self.wake)
+        telling = following.threads(app.actors, self.settings, room)
+        self._lane = Lane("intents", seats, min(seats, room - telling), self.settings.group, self.wake)
         intents = Intents(around.statements, app.actors, self._deliverer, self._lane, self.settings, self.lease)
         self.jobs = self._jobs() if with_jobs else None
-        families: list[Family] = [intents, *([self.jobs] if self.jobs is not None else [])]
+        followed = following.families(app, self._engine, settler, self.settings, telling, self.lease, self.wake)
+        families: list[Family] = [intents, *([self.jobs] if self.jobs is not None else []), *followed]
         self.relay = Relay(self._engine, around.statements, families, self.settings)
         self._overdue = Overdue(self._deliverer.held, self._lane, settler, self.label)
         self._loop = Loop("akter-relay", self.relay.wait)

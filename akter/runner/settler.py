@@ -146,10 +146,8 @@ class Settler:
         # A tick is skipped when its time is over, and its schedule goes on.
         never = isinstance(problem, CommandConflict | CommandExpired | InvalidCommandId | Unauthorized) and not is_tick(row)
         delay = PARKED_MS if never else min(1000 * 2 ** min(max(row.attempts - 1, 0), 31), self._max_backoff_ms)
-        reason = f"{type(problem).__name__}: {problem}".replace("\0", "\\0").encode(errors="replace")[:_LONG].decode(errors="replace")
-        # Anything else may quote what the application stores, which belongs into the database only.
-        known = isinstance(problem, Unavailable | OutcomeUnknown | UnknownActor | PayloadInvalid)
-        said = {**about(row), "akter_reason": reason if known else type(problem).__name__}
+        reason, shown = reason_of(problem)
+        said = {**about(row), "akter_reason": shown}
         logger.warning(
             "relay.parked" if never else "relay.retry", extra=said, exc_info=None if isinstance(problem, AkterError) else problem
         )
@@ -172,6 +170,14 @@ class Settler:
 def is_tick(row: Claimed) -> bool:
     """Whether a row belongs to a schedule."""
     return row.timer_key is not None and row.timer_key.startswith(CRON_KEY)
+
+
+def reason_of(problem: BaseException) -> tuple[str, str]:
+    """Why a row waits: as it is stored, and as it may be logged."""
+    reason = f"{type(problem).__name__}: {problem}".replace("\0", "\\0").encode(errors="replace")[:_LONG].decode(errors="replace")
+    # Anything else may quote what the application stores, which belongs into the database only.
+    known = isinstance(problem, Unavailable | OutcomeUnknown | UnknownActor | PayloadInvalid)
+    return reason, reason if known else type(problem).__name__
 
 
 def claim_of(row: Claimed) -> dict[str, Any]:

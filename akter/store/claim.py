@@ -49,8 +49,22 @@ def intents() -> ExecutableReturnsRows:
     Parameters: `first` and `last` bucket, `served` types, `limit` rows, `probe` rows to look at and `each` of one bucket, `lease_ms`,
     `max_backoff_ms`.
     """
-    served = probing.served("intents")
-    found = probing.candidates("intent", outbox.c.target_type == func.any(served))
+    return _claim("intents", "intent")
+
+
+def feed() -> ExecutableReturnsRows:
+    """Claim the due feeds of the types served here, whose events are to be brought to those that follow; parameters as of `intents`."""
+    return _claim("feed", "feed")
+
+
+def control() -> ExecutableReturnsRows:
+    """Claim the due starts and ends of subscriptions of the types served here; parameters as of `intents`."""
+    return _claim("control", "control")
+
+
+def _claim(family: str, kind: str) -> ExecutableReturnsRows:
+    served = probing.served(family)
+    found = probing.candidates(kind, outbox.c.target_type == func.any(served))
     locked = probing.locked(found)
     exponent = func.least(outbox.c.attempts, literal_column("31"), type_=Integer())
     doubled: ColumnElement[float] = func.power(literal_column("2.0"), exponent, type_=Float()) * literal_column("1000")

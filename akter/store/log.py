@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from sqlalchemy import (
     ARRAY,
+    CTE,
     JSON,
     BigInteger,
     ColumnElement,
@@ -34,8 +35,8 @@ from akter.store.wire import Statements
 from akter.tables import IDENTITY, events, generations
 
 
-def append() -> ExecutableReturnsRows:
-    """Reserve numbers on the locked generation rows and insert the events in their order; returns how many there are."""
+def appended() -> tuple[CTE, CTE]:
+    """Reserve numbers on the locked generation rows and insert the events in their order: what was inserted, and each actor's `base`."""
     heads = source("head_", (*IDENTITY, "count"), True)
     owner = and_(*(generations.c[name] == heads.c[name] for name in IDENTITY))
     reserved = (
@@ -53,7 +54,7 @@ def append() -> ExecutableReturnsRows:
         rows.join(reserved, mine)
     )
     made = insert(events).from_select([*IDENTITY, "sequence", *names, "emitted_at_ms"], chosen).returning(events.c.bucket)
-    return select(func.count(type_=Integer())).select_from(made.cte("appended"))
+    return made.cte("appended"), reserved
 
 
 def read() -> ExecutableReturnsRows:

@@ -56,6 +56,19 @@ _TYPES: dict[str, TypeEngine[Any]] = {
     "cause": Text(),
     "cancel_command": Text(),
     "cancel_payload": Text(),
+    "source_type": Text(),
+    "source_id": Text(),
+    "subscriber_type": Text(),
+    "subscription": Text(),
+    "subscriber_id": Text(),
+    "events": ARRAY(Text()),
+    "epoch": BigInteger(),
+    "active": Boolean(),
+    "applied": BigInteger(),
+    "delivered": BigInteger(),
+    "through": BigInteger(),
+    "gaps": BigInteger(),
+    "more": Boolean(),
 }
 
 

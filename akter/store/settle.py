@@ -56,4 +56,4 @@ def release() -> ExecutableReturnsRows:
 def held(rows: Any) -> Any:
     """Whether a row is still what these claims made of it."""
     key = and_(*(outbox.c[name] == rows.c[name] for name in CLAIM[:3]))
-    return and_(key, outbox.c.kind == literal_column("'intent'"), outbox.c.due_at_ms == rows.c.claimed_until_ms)
+    return and_(key, outbox.c.kind != literal_column("'job'"), outbox.c.due_at_ms == rows.c.claimed_until_ms)

@@ -29,6 +29,7 @@ from sqlalchemy import (
 from sqlalchemy.dialects.postgresql import Insert, insert
 from sqlalchemy.sql.selectable import ExecutableReturnsRows
 
+from akter.following import Cursor
 from akter.store.clock import now_ms, transaction_id
 from akter.store.rows import source
 from akter.tables import IDENTITY, generations, receipts, state
@@ -53,6 +54,8 @@ class Admitted(NamedTuple):
     now_ms: int
     transaction: str
     ord: int
+    cursor: Cursor | None = None
+    """What a subscriber knows of the source that it is told of."""
 
 
 def settings() -> ExecutableReturnsRows:

@@ -15,7 +15,7 @@ from akter.actor import Actor, plain_address
 from akter.app import Akter
 from akter.handle import Handle
 from akter.identity import Address
-from akter.intent import Cancel, Emit, Enqueue, Request, Send
+from akter.intent import Cancel, Emit, Enqueue, Follow, Request, Send
 from akter.job import JobCall
 from akter.payload import Event
 from akter.tables import IDENTITY, SCHEMA, dead_letters, events, generations, state
@@ -62,7 +62,7 @@ def actor(kind: type[A], id: str, **fields: Any) -> A:
     return made
 
 
-def outbox(actor: Actor) -> Sequence[Send | Enqueue | Cancel | Event | JobCall]:
+def outbox(actor: Actor) -> Sequence[Send | Enqueue | Cancel | Follow | Event | JobCall]:
     """What a constructed actor asked for so far: messages, jobs as `Kind.job(...)`, events, cancellations."""
     requests = getattr(actor._turn, "requests", None)
     if requests is None:
@@ -70,7 +70,7 @@ def outbox(actor: Actor) -> Sequence[Send | Enqueue | Cancel | Event | JobCall]:
     return [_plain(request) for request in cast(list[Request], requests)]
 
 
-def _plain(request: Request) -> Send | Enqueue | Cancel | Event | JobCall:
+def _plain(request: Request) -> Send | Enqueue | Cancel | Follow | Event | JobCall:
     if isinstance(request, Enqueue):
         return JobCall(request.job, request.arguments)
     if isinstance(request, Emit):

@@ -1,0 +1,149 @@
+"""A family whose claimed rows are worked on one by one, each in a thread of its lane."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
+from typing import Any, Generic, TypeVar
+
+from sqlalchemy import Connection, Engine
+
+from akter.errors import AkterError
+from akter.fault import Crashed
+from akter.runner.lane import Lane
+from akter.store import presence
+from akter.tables import SCHEMA
+
+R = TypeVar("R")
+
+logger = logging.getLogger("akter.relay")
+
+PATIENCE = 10.0
+"""Seconds that a statement of the relay's own may take, waits for locks included."""
+
+
+class Single(Generic[R]):
+    """The part that such families share. As many rows are claimed as threads are idle, so each begins at once."""
+
+    def __init__(self, lane: Lane, lease: float) -> None:
+        self.lane, self._lease = lane, lease
+        self._lock = threading.Lock()
+        self._rows: dict[str, R] = {}
+        self._next: dict[str, tuple[R, float]] = {}
+        self._stopping = False
+
+    def start(self, rows: Sequence[R], sent: float, *, full: bool) -> None:
+        """Work on claimed rows."""
+        until = sent + self._lease
+        for row in rows:
+            if self._stopping:
+                self._give_back([row], begun=False)
+            elif not self._is_held(row, until):
+                try:
+                    self.lane.start(1, partial(self._run, row, until))
+                except RuntimeError:
+                    self._forget(row)
+                    self._give_back([row], begun=False)
+
+    def _is_held(self, row: R, until: float) -> bool:
+        """Hold a row; one that a thread is still at comes after that, in the same thread."""
+        with self._lock:
+            if self._name(row) not in self._rows:
+                self._rows[self._name(row)] = row
+                return False
+            self._next[self._name(row)] = (row, until)
+            return True
+
+    def _run(self, row: R, until: float) -> None:
+        try:
+            while True:
+                self._begin(row, until)
+                following = self._forget(row)
+                if following is None:
+                    break
+                row, until = following
+        finally:
+            self.lane.leave(1)
+
+    def _begin(self, row: R, until: float) -> None:
+        if time.monotonic() >= until:
+            logger.warning("relay.claim_outlived_its_lease", extra=self._about(row))
+            return
+        if self._stopping:
+            self._give_back([row], begun=False)
+            return
+        try:
+            self._work(row, until)
+        except Crashed:
+            # As if the process were gone: the row waits for the end of its lease.
+            pass
+        except BaseException as problem:  # noqa: BLE001 - whatever it is, the row must wait and the thread go on
+            self._wait(row, problem)
+
+    def _forget(self, row: R) -> tuple[R, float] | None:
+        """Hold a row no more, unless it was claimed again meanwhile, which is returned."""
+        with self._lock:
+            following = self._next.pop(self._name(row), None)
+            if following is None:
+                self._rows.pop(self._name(row), None)
+            else:
+                self._rows[self._name(row)] = following[0]
+            return following
+
+    def stop(self) -> None:
+        """Begin nothing more, and give back what waits for a thread of its own row."""
+        self._stopping = True
+        with self._lock:
+            rows = [row for row, _ in self._next.values()]
+            self._next = {}
+        self._give_back(rows, begun=False)
+
+    def abandon(self) -> None:
+        """Give back everything that is held; what still runs is rolled back by the end of the process."""
+        self._stopping = True
+        with self._lock:
+            rows = list(self._rows.values())
+        self._give_back(rows, begun=True)
+
+    def _give_back(self, rows: Sequence[R], *, begun: bool) -> None:
+        try:
+            self._release(rows, begun)
+        except AkterError as problem:
+            logger.warning("relay.release_failed", extra={"akter_rows": len(rows), "akter_reason": str(problem)[:500]})
+
+    def held(self) -> list[str]:
+        """What this runner holds."""
+        with self._lock:
+            return sorted(self._rows)
+
+    def close(self) -> None:
+        """End the lane's threads when what they do is done."""
+        self.lane.close()
+
+    def _work(self, row: R, until: float) -> None:
+        raise NotImplementedError
+
+    def _wait(self, row: R, problem: BaseException) -> None:
+        raise NotImplementedError
+
+    def _release(self, rows: Sequence[R], begun: bool) -> None:
+        raise NotImplementedError
+
+    def _name(self, row: R) -> str:
+        raise NotImplementedError
+
+    def _about(self, row: R) -> dict[str, Any]:
+        raise NotImplementedError
+
+
+@contextmanager
+def transaction(engine: Engine, schema: str) -> Iterator[Connection]:
+    """A short transaction of the relay's own."""
+    options: Any = {"isolation_level": "READ COMMITTED", "schema_translate_map": {SCHEMA: schema}}
+    with engine.connect() as given, given.execution_options(**options).begin():
+        presence.limit(given, PATIENCE)
+        yield given
