@@ -31,7 +31,7 @@ from akter.errors import (
     Unavailable,
     UnknownActor,
 )
-from akter.event import PAGE, Entry, asked, entries
+from akter.event import LARGEST_PAGE, PAGE, Entry, asked, entries
 from akter.fault import Faults
 from akter.followers import Followers
 from akter.handle import Handle, Member
@@ -221,6 +221,23 @@ class Akter:
             return entries(kind, wanted, found)
         except PayloadInvalid as problem:
             raise Defect(f"the events of {where._address} cannot be read: {problem}") from problem
+
+    def ids(self, kind: type[A], *, after: str = "", limit: int = PAGE) -> list[str]:
+        """The ids of the actors of a class that were created or whose state was written, in order: `limit` at most, behind the id `after`.
+
+        Those of the tenant around, and only for the deployment's own code: raises `Unauthorized` for any other caller, `UnknownActor` for
+        a class that is not registered and `PayloadInvalid` for a limit that is not from 1 to 10 000.
+        """
+        around, definition = ambient(self), registry.known(self.actors, kind)
+        if inside() is not None:
+            raise InsideTurn("actors are listed outside turns and queries: a list inside one would not be part of its snapshot")
+        if not isinstance(around.caller, System):
+            raise Unauthorized("only the deployment's own code may list actors")
+        if isinstance(cast(object, limit), bool) or not isinstance(limit, int) or not 1 <= limit <= LARGEST_PAGE:
+            raise PayloadInvalid(f"ids(...): limit is a number from 1 to {LARGEST_PAGE}; the next page starts after the last id")
+        self._joining.join()
+        wanted = {"actor_type": definition.name, "tenant_id": around.tenant, "after": after and check_name(after, "after"), "limit": limit}
+        return self._queries.ids(wanted)
 
     def send(self, command: Callable[P, Any], *args: P.args, **kwargs: P.kwargs) -> str:
         """Send a message to `app.actor(Kind, id).command`, durably, in a transaction of its own; returns the intent's id.

@@ -23,6 +23,9 @@ from akter.errors import AkterError, ConfigurationError
 ELSEWHERE = {
     "demo": "akter.examples.ledger.demo:demo",
     "run": "akter.commands.run:run",
+    "inspect": "akter.commands.inspect:inspect",
+    "actors": "akter.commands.actors:actors",
+    "actor": "akter.commands.actors:actor",
     "sweep": "akter.commands.sweep:sweep",
     "status": "akter.commands.status:status",
     "health": "akter.commands.status:health",

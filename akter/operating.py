@@ -1,4 +1,4 @@
-"""`Operator`: look after a deployment from code, as the commands `akter status`, `health`, `doctor`, `outbox`, `pause` and `resume` do.
+"""`Operator`: look after a deployment from code, as the commands `akter status`, `doctor`, `outbox`, `inspect`, `actor` and others do.
 
 It needs the database, not the actors: none of the application's classes has to be imported.
 """
@@ -17,13 +17,17 @@ from sqlalchemy.exc import DBAPIError
 from akter import encoding, schema_state
 from akter.errors import AkterError, ConfigurationError
 from akter.finding import Finding, findings
+from akter.identity import DEFAULT_TENANT, Address, Placement, address
 from akter.limits import seconds as checked
-from akter.store import apart, backlog, presence, repair
+from akter.store import apart, backlog, life, listing, presence, removal, repair
 from akter.store.backlog import Count, Cursor, Reason, Waiting
+from akter.store.life import Life
+from akter.store.listing import Listed
 from akter.store.presence import IDLE_MS, SILENT_MS, Present
+from akter.store.removal import Removed
 from akter.tables import SCHEMA
 
-__all__ = ["Operator", "Overview", "Health", "Present", "Waiting", "Count", "Finding", "SILENT_MS", "IDLE_MS"]
+__all__ = ["Operator", "Overview", "Health", "Present", "Waiting", "Count", "Finding", "Listed", "Life", "Removed", "SILENT_MS", "IDLE_MS"]
 
 _PATIENCE = 10.0
 
@@ -146,6 +150,58 @@ class Operator:
             self._hint(connection)
             return was
 
+    def actors(self, kind: str, *, tenant: str = DEFAULT_TENANT, after: str = "", limit: int = 100) -> list[Listed]:
+        """The actors of a type that were created or whose state was written, in the order of their ids, behind the id `after`.
+
+        Raises `AkterError` for a type that was never stored here.
+        """
+        with self._reading() as connection:
+            _placement(connection, kind)
+            wanted = {"actor_type": kind, "tenant_id": tenant, "after": after, "limit": limit}
+            return [Listed(*row) for row in connection.execute(listing.page(), wanted)]
+
+    def life(self, kind: str, id: str, *, tenant: str = DEFAULT_TENANT, limit: int = 100) -> Life:
+        """What is stored of one actor, the newest `limit` rows of each kind; raises `AkterError` when that is nothing."""
+        with self._reading() as connection:
+            where = _located(connection, kind, id, tenant)
+            if (found := life.read(connection, where, limit)) is None:
+                raise AkterError(f"nothing is stored of {where}: no command ever came to it")
+            return found
+
+    def reset(self, kind: str, id: str, *, tenant: str = DEFAULT_TENANT, why: str = "") -> Removed:
+        """Let an actor begin again with its defaults. Raises `AkterError` when there is none, it is busy, or a runner holds its messages.
+
+        What becomes of its messages, timers, jobs, receipts and events says `docs/inspecting.md`.
+        """
+        with self._removing(kind, id, tenant) as (connection, where):
+            return removal.reset(connection, where, self._by, why)
+
+    def delete(self, kind: str, id: str, *, tenant: str = DEFAULT_TENANT, with_receipts: bool = False, why: str = "") -> Removed:
+        """Delete an actor with its events, dead letters and what others asked of it. Raises what `reset` raises.
+
+        Its receipts stay until retention takes them, so that no command of its life runs again, unless they are to go, too.
+        """
+        with self._removing(kind, id, tenant) as (connection, where):
+            return removal.erase(connection, where, self._by, why, with_receipts=with_receipts)
+
+    @contextmanager
+    def _removing(self, kind: str, id: str, tenant: str) -> Iterator[tuple[Connection, Address]]:
+        with self._writing() as connection:
+            where = _located(connection, kind, id, tenant)
+            try:
+                yield connection, where
+            except removal.Absent:
+                raise AkterError(f"nothing is stored of {where}: no command ever came to it") from None
+            except removal.Held as held:
+                raise AkterError(
+                    f"a runner holds messages for {where} now ({held}): try again, or first let it finish with `akter pause intents "
+                    f"--type {kind}`"
+                ) from None
+            except DBAPIError as error:
+                if getattr(error.orig, "sqlstate", None) == "55P03":
+                    raise AkterError(f"{where} is busy with a turn: try again") from error
+                raise
+
     def served(self) -> list[str]:
         """The types that live runners serve."""
         return presence.served(self.runners())
@@ -187,3 +243,14 @@ def _check(intent_id: str, done: repair.Done) -> None:
         raise AkterError(f"{intent_id} belongs to a schedule, and its class says which command that runs: change @cron in the code")
     if done == "claimed":
         raise AkterError(f"a runner holds the message {intent_id} now, and a change would come too late: see what becomes of it first")
+
+
+def _located(connection: Connection, kind: str, id: str, tenant: str) -> Address:
+    return address(_placement(connection, kind), tenant, kind, id)
+
+
+def _placement(connection: Connection, kind: str) -> Placement:
+    if (found := life.placement(connection, kind)) is None:
+        known = ", ".join(life.known_types(connection)) or "none"
+        raise AkterError(f"no actor of the type {kind!r} was ever stored here; the types are: {known}")
+    return "tenant" if found == "tenant" else "actor"

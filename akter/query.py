@@ -18,7 +18,7 @@ from akter.event import Asked, Page
 from akter.identity import Address
 from akter.intent import Mint, Request
 from akter.rejection import Rejection
-from akter.store import failure, log, reading
+from akter.store import failure, listing, log, reading
 from akter.store.flight import Line, Lost, Row, StatementFailed, raw
 from akter.store.reading import Seen
 from akter.store.rows import key
@@ -133,6 +133,18 @@ class Queries:
             return self._page(address, wanted, deadline)
         except Unavailable:
             return self._page(address, wanted, deadline)
+
+    def ids(self, wanted: dict[str, Any]) -> list[str]:
+        """The ids of a page of actors; raises `Unavailable`."""
+        asked = Line(self._compiled.get(listing.page), wanted)
+        try:
+            return self._listed(asked)
+        except Unavailable:
+            return self._listed(asked)
+
+    def _listed(self, asked: Line) -> list[str]:
+        with Wire(self._engine, self._compiled) as wire:
+            return [row[0] for row in self._fly(wire, [asked], time.monotonic() + self._execution)]
 
     def _page(self, address: Address, wanted: Asked, deadline: float) -> Page:
         with Wire(self._engine, self._compiled) as wire:

@@ -14,8 +14,8 @@ from akter.operating import Operator
 from akter.runner.settings import FAMILIES
 from akter.store.backlog import REASONS, Cursor, Reason
 
-_WHY = click.option("--why", default="", metavar="TEXT", help="The reason, for the record.")
-_BY = click.option("--by", default=lambda: _login(), show_default="your login name", help="Who does it, for the audit row.")
+WHY = click.option("--why", default="", metavar="TEXT", help="The reason, for the record.")
+BY = click.option("--by", default=lambda: _login(), show_default="your login name", help="Who does it, for the audit row.")
 
 
 @click.group()
@@ -35,7 +35,7 @@ def list_(
     target: Target, intent_id: str | None, reason: Reason | None, target_type: str | None, limit: int, after: str | None, as_json: bool
 ) -> None:
     """List what waits, or INTENT_ID alone, and why it is not delivered yet."""
-    with _operator(target) as operator:
+    with operator_of(target) as operator:
         found = operator.waiting(
             reason=reason, target_type=target_type, intent_id=intent_id, limit=limit, after=None if after is None else _cursor(after)
         )
@@ -49,15 +49,15 @@ def list_(
 
 @outbox.command()
 @click.argument("intent_id")
-@_BY
-@_WHY
+@BY
+@WHY
 @click.option("--yes", is_flag=True, help="Yes, it will never be delivered.")
 @click.pass_obj
 def discard(target: Target, intent_id: str, by: str, why: str, yes: bool) -> None:
     """Delete the message INTENT_ID; the audit row keeps it."""
     if not yes:
         raise click.ClickException("a discarded message is never delivered: say --yes")
-    with _operator(target, by) as operator:
+    with operator_of(target, by) as operator:
         operator.discard(intent_id, why=why)
     click.echo(f"akter: discarded {intent_id}")
 
@@ -67,8 +67,8 @@ def discard(target: Target, intent_id: str, by: str, why: str, yes: bool) -> Non
 @click.option("--type", "target_type", metavar="NAME", help="The actor type that shall get it.")
 @click.option("--id", "target_id", metavar="ID", help="The actor that shall get it.")
 @click.option("--command", "command_name", metavar="NAME", help="The command that shall get it.")
-@_BY
-@_WHY
+@BY
+@WHY
 @click.pass_obj
 def redirect(
     target: Target, intent_id: str, target_type: str | None, target_id: str | None, command_name: str | None, by: str, why: str
@@ -78,7 +78,7 @@ def redirect(
     to = {name: value for name, value in given.items() if value is not None}
     if not to:
         raise click.UsageError("say what shall change: --type, --id or --command")
-    with _operator(target, by) as operator:
+    with operator_of(target, by) as operator:
         if target_type is not None:
             _warn_of_stranger(operator, target_type)
         operator.redirect(intent_id, to=to, why=why)
@@ -88,11 +88,11 @@ def redirect(
 @click.command()
 @click.argument("family", type=click.Choice(FAMILIES))
 @click.option("--type", "target_type", default="", metavar="NAME", help="Only this actor type.")
-@_WHY
+@WHY
 @click.pass_obj
 def pause(target: Target, family: str, target_type: str, why: str) -> None:
     """Let no runner claim work of FAMILY until it is resumed; what runs goes on."""
-    with _operator(target) as operator:
+    with operator_of(target) as operator:
         if target_type:
             _warn_of_stranger(operator, target_type)
         fresh = operator.pause(family, target_type, why=why)
@@ -105,13 +105,14 @@ def pause(target: Target, family: str, target_type: str, why: str) -> None:
 @click.pass_obj
 def resume(target: Target, family: str, target_type: str) -> None:
     """Let runners claim work of FAMILY again."""
-    with _operator(target) as operator:
+    with operator_of(target) as operator:
         was = operator.resume(family, target_type)
     click.echo(f"akter: {family} {target_type or '(all)'} {'is resumed' if was else 'was not paused'}")
 
 
 @contextmanager
-def _operator(target: Target, by: str = "") -> Iterator[Operator]:
+def operator_of(target: Target, by: str = "") -> Iterator[Operator]:
+    """An operator on the command's database, who is `by` in audit rows."""
     with target.engine() as engine:
         yield Operator(engine, schema=target.schema, by=by)
 

@@ -86,7 +86,7 @@ def test_where_somebody_runs_and_still(app: Akter, environment: dict[str, str], 
 
 def test_the_tests_that_documents_name_exist() -> None:
     root = Path(__file__).parents[2]
-    for document in ("production.md", "why-not-running.md", "logging.md"):
+    for document in ("production.md", "why-not-running.md", "logging.md", "inspecting.md"):
         for name in re.findall(r"`(?:tests/)?([\w/]+\.py)(?:::(\w+))?`", (root / "docs" / document).read_text(encoding="utf-8")):
             path = root / "tests" / name[0]
             assert path.exists(), f"{document}: {name[0]}"
