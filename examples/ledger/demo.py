@@ -1,4 +1,4 @@
-"""`akter demo`: a file of transfers, a worker process that is killed in the middle, and an audit of what is left."""
+"""`python -m akter.examples.ledger`: a file of transfers, a worker process that is killed in the middle, and an audit of what is left."""
 
 from __future__ import annotations
 

@@ -2,23 +2,16 @@
 
 from __future__ import annotations
 
-import csv
-import io
 from collections.abc import Iterator
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
 
+from ..sheet import LONGEST_ID, MOST, BadFile, Row, is_whole, read_rows, refuse, wrong_shape
+
+__all__ = ["BadFile", "Book", "Opening", "Transfer", "read"]
+
 COLUMNS = ("kind", "id", "debit", "credit", "amount", "reference")
-MOST = 10**15
-"""Cents in one row: what a stored number holds is far more, and stays so when many are added."""
-LONGEST_ID = 200
-SHOWN = 10
-"""How many problems are worth telling at once."""
-
-
-class BadFile(Exception):
-    """The file cannot be used; the message names the lines and what is wrong with them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,39 +53,12 @@ class Book:
 
 def read(path: Path) -> Book:
     """The file's accounts and transfers; raises `BadFile`."""
-    reader = csv.reader(io.StringIO(_text(path), newline=""), strict=True)
-    try:
-        lines = [(reader.line_num, values) for values in reader if values]
-    except csv.Error as error:
-        raise BadFile(f"{path.name}, line {reader.line_num}: {error}") from error
-    if not lines:
-        raise BadFile(f"{path.name} is empty: its first line names the columns {','.join(COLUMNS)}")
-    header = [name.strip() for name in lines[0][1]]
-    if missing := [name for name in COLUMNS if name not in header]:
-        raise BadFile(
-            f"{path.name}, line {lines[0][0]}: the column {missing[0]} is missing; "
-            f"it takes {','.join(COLUMNS)}, and has {','.join(header)[:80]}"
-        )
     sheet = _Sheet()
-    for line, values in lines[1:]:
-        sheet.add(line, {name: value.strip() for name, value in zip(header, values, strict=False)}, len(values) - len(header))
-    problems = sorted([*sheet.problems, *sheet.unknown()])
-    if not sheet.openings:
-        problems.append((0, "no account is opened"))
-    if problems:
-        told = [f"{path.name}, line {line}: {what}" if line else f"{path.name}: {what}" for line, what in problems[:SHOWN]]
-        more = [f"and {len(problems) - SHOWN} more"] if len(problems) > SHOWN else []
-        raise BadFile("\n".join(told + more))
+    for row in read_rows(path, COLUMNS):
+        sheet.add(row)
+    problems = [*sheet.problems, *sheet.unknown()]
+    refuse(path, problems if sheet.openings else [*problems, (0, "no account is opened")])
     return Book(sheet.openings, sheet.transfers)
-
-
-def _text(path: Path) -> str:
-    raw = path.read_bytes()
-    try:
-        return raw.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        line = raw[: error.start].count(b"\n") + 1
-        raise BadFile(f"{path.name}, line {line}: this is not UTF-8; save the file as UTF-8 and try again") from error
 
 
 class _Sheet:
@@ -105,10 +71,10 @@ class _Sheet:
         self._lines: dict[tuple[str, str], int] = {}
         self._named: list[tuple[int, str]] = []
 
-    def add(self, line: int, row: dict[str, str], surplus: int) -> None:
+    def add(self, given: Row) -> None:
         """Take a row, or note why not."""
-        found = list(self._check(line, row, surplus))
-        self.problems += [(line, what) for what in found]
+        row, found = given.values, list(self._check(given))
+        self.problems += [(given.line, what) for what in found]
         if found:
             return
         amount = int(row["amount"])
@@ -123,16 +89,15 @@ class _Sheet:
             if ("open", name) not in self._lines:
                 yield line, f"the account {name!r} is unknown: no row opens it"
 
-    def _check(self, line: int, row: dict[str, str], surplus: int) -> Iterator[str]:
-        if surplus:
-            yield f"there are {abs(surplus)} values {'more' if surplus > 0 else 'fewer'} than columns"
+    def _check(self, given: Row) -> Iterator[str]:
+        line, row = given.line, given.values
+        if shape := wrong_shape(given):
+            yield shape
             return
         kind, id = row["kind"], row["id"]
         if kind not in ("open", "transfer"):
             yield f"the kind is {kind!r}: it is open or transfer"
             return
-        if any("\0" in value for value in row.values()):
-            yield "there is a NUL character in it"
         if not id or len(id) > LONGEST_ID:
             yield f"the id is missing, or longer than {LONGEST_ID} characters"
         elif (before := self._lines.setdefault((kind, id), line)) != line:
@@ -141,5 +106,5 @@ class _Sheet:
             self._named += [(line, row["debit"]), (line, row["credit"])]
         least = 0 if kind == "open" else 1
         amount = row["amount"]
-        if not amount.isascii() or not amount.removeprefix("-").isdigit() or not least <= int(amount[:30]) <= MOST:
+        if not is_whole(amount, least, MOST):
             yield f"the amount is {amount!r}: it is a whole number of cents, from {least} to {MOST}"
