@@ -21,7 +21,7 @@ import akter
 from akter.errors import AkterError, ConfigurationError
 
 ELSEWHERE = {
-    "demo": "akter.examples.ledger.demo:demo",
+    "demo": "akter.examples.orders.demo:demo",
     "run": "akter.commands.run:run",
     "inspect": "akter.commands.inspect:inspect",
     "actors": "akter.commands.actors:actors",

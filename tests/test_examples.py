@@ -51,7 +51,7 @@ def run(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
 
 def demo(place: Path, content: str | bytes, *options: str) -> subprocess.CompletedProcess[str]:
     (place / "mine.csv").write_bytes(content if isinstance(content, bytes) else content.encode())
-    return run("-m", "akter", "demo", "--transfers", "mine.csv", *options, cwd=place)
+    return run("-m", "akter.examples.ledger", "--transfers", "mine.csv", *options, cwd=place)
 
 
 @pytest.fixture(scope="module")
@@ -204,7 +204,7 @@ def test_a_bad_file_ends_the_demo_before_anything_is_started(place: Path) -> Non
         "mine.csv, line 4: the transfer 't' was in line 3 already",
     ]
     assert (ran.stdout, ran.returncode) == ("", 1)
-    missing = run("-m", "akter", "demo", "--transfers", "nowhere.csv", cwd=place)
+    missing = run("-m", "akter.examples.ledger", "--transfers", "nowhere.csv", cwd=place)
     assert (missing.stdout, missing.returncode) == ("", 2)
     assert "File 'nowhere.csv' does not exist" in missing.stderr
 

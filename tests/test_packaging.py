@@ -99,9 +99,10 @@ def test_the_wheel_is_whole_where_it_is_installed(built: Path, tmp_path: Path) -
     run(sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-index", "--target", str(tmp_path), str(wheel))
     program = (
         f"import sys; sys.path.insert(0, {os.fspath(tmp_path)!r})\n"
-        "import akter, akter.migrations.versions, akter.examples.ledger\n"
+        "import akter, akter.migrations.versions, akter.examples.ledger, akter.examples.orders\n"
         "from importlib.resources import files\n"
         "assert (files('akter.examples.ledger') / 'transfers.csv').is_file()\n"
+        "assert (files('akter.examples.orders') / 'orders.csv').is_file()\n"
         "print(akter.__file__)\n"
     )
     assert run(sys.executable, "-P", "-c", program, cwd=tmp_path).strip() == str(tmp_path / "akter" / "__init__.py")
