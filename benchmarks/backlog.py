@@ -71,7 +71,7 @@ def timers_table(result: dict[str, Any]) -> str:
 def explained(queue: Queue, plan: str) -> dict[str, Any]:
     """What one claim reads while jobs are due, by EXPLAIN ANALYZE; it is rolled back."""
     with place.connect(queue.url) as connection:
-        queue._clear(connection)
+        queue.clear(connection)
         with connection.transaction(force_rollback=True):
             queue.give(connection)
             connection.execute(f"SET LOCAL plan_cache_mode = force_{plan}_plan".encode())

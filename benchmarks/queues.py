@@ -37,33 +37,43 @@ POOL = 16
 
 @dataclass(frozen=True)
 class Program:
-    """A queue: its program in `benchmarks.crew`, its jobs' table, and what it needs."""
+    """A queue: its program in `benchmarks.crew`, the tables that its jobs are in, others to be emptied, and what it needs.
+
+    `seats`: jobs that a worker takes at once.
+    """
 
     name: str
-    table: str
-    clear: str = ""
+    tables: tuple[str, ...]
+    clear: tuple[str, ...] = ()
     requirements: tuple[str, ...] = ()
     least: tuple[int, int] = (3, 11)
     positional: bool = False
+    seats: int = 100
+
+    @property
+    def table(self) -> str:
+        """The table that says which jobs are due."""
+        return self.tables[0]
 
 
-OURS = Program("ours", f"{SCHEMA}.actor_outbox")
+OURS = Program("ours", (f"{SCHEMA}.actor_outbox",))
 PEERS = (
-    Program("pgqueuer", "pgqueuer", "pgqueuer_log", ("pgqueuer[asyncpg]==1.6.0", "uvloop"), positional=True),
-    Program("oban", "oban_jobs", "", ("oban==0.7.0", "psycopg[binary,pool]", "uvloop"), (3, 12)),
-    Program("procrastinate", "procrastinate_jobs", "", ("procrastinate==3.10.0", "psycopg[binary,pool]")),
+    Program("pgqueuer", ("pgqueuer",), ("pgqueuer_log",), ("pgqueuer[asyncpg]==1.6.0", "uvloop"), positional=True),
+    Program("oban", ("oban_jobs",), (), ("oban==0.7.0", "psycopg[binary,pool]", "uvloop"), (3, 12)),
+    Program("procrastinate", ("procrastinate_jobs",), (), ("procrastinate==3.10.0", "psycopg[binary,pool]"), seats=20),
 )
 
 
 class Queue:
     """A queue in a database of its own, with `most` jobs put aside: every run is given the same ones, on tables as empty as at first."""
 
-    def __init__(self, program: Program, url: str, directory: Path, most: int, keys: int) -> None:
-        self.program, self.url, self.most, self.keys = program, url, most, keys
+    def __init__(self, program: Program, url: str, directory: Path, most: int, keys: int, work: str = "turn") -> None:
+        self.program, self.url, self.most, self.keys, self.work = program, url, most, keys, work
         self.python = environments.python_of(program.name, program.requirements, program.least) if program.requirements else sys.executable
         self._directory, self.count = directory / str(make_url(url).database), min(200, most)
         self._directory.mkdir()
         self.future, self.lasting = 0, False
+        self.beside: Callable[[Queue], object] | None = None
         self.ticks = Ticks.make(self._directory / "ticks")
         with Akter(url, actors=[Sink], schema=SCHEMA) as app:
             app.migrate()
@@ -73,8 +83,8 @@ class Queue:
         if program is OURS:
             self.bulk = ours.fill(plan_of(str(self._directory / "plan")), most)
         else:
-            self._run("install")
-            self.bulk = self._run("fill", most)
+            self.run("install")
+            self.bulk = self.run("fill", most)
         self._put_aside()
 
     def find_count(self, seconds: float) -> None:
@@ -86,13 +96,20 @@ class Queue:
         plain = make_url(self.url).set(drivername="postgresql").render_as_string(hide_password=False)
         spelled = {"lock": _spelled(LOCK, self.program), "read": _spelled(READ, self.program), "write": _spelled(WRITE, self.program)}
         known = {"schema": SCHEMA, "ticks": str(self._directory / "ticks"), "pool": POOL, "keys": self.keys, "routing": self.routing}
-        url = self.url if self.program is OURS else plain
+        known |= {"work": self.work, "seats": self.program.seats}
+        url = self.url if self.ours else plain
         (self._directory / "plan").write_text(json.dumps({"url": url, **known, **spelled}))
+
+    @property
+    def ours(self) -> bool:
+        """Whether it is akter's own."""
+        return not self.program.requirements
 
     def _put_aside(self) -> None:
         with place.connect(self.url) as connection:
-            connection.execute(f"CREATE TABLE aside AS SELECT * FROM {self.program.table}".encode())
-            self._clear(connection)
+            for number, table in enumerate(self.program.tables):
+                connection.execute(f"CREATE TABLE aside_{number} AS SELECT * FROM {table}".encode())
+            self.clear(connection)
 
     def add_future(self, count: int) -> None:
         """Put jobs of akter's beside the others that are due in a month and later, for actors all over the buckets."""
@@ -108,19 +125,21 @@ class Queue:
             connection.execute(f"VACUUM ANALYZE {self.program.table}".encode())
         self.future = count
 
-    def _clear(self, connection: Any) -> None:
+    def clear(self, connection: Any) -> None:
+        """Empty the tables, but for what is to last."""
         if self.future or self.lasting:
             connection.execute(f"TRUNCATE {SCHEMA}.actor_receipts".encode())
             connection.execute(f"VACUUM {self.program.table}".encode())
             return
-        tables = ", ".join(filter(None, (f"{SCHEMA}.actor_receipts", self.program.table, self.program.clear)))
+        tables = ", ".join((f"{SCHEMA}.actor_receipts", *self.program.tables, *self.program.clear))
         connection.execute(f"TRUNCATE {tables} CASCADE".encode())
 
     def command(self, *arguments: object) -> list[str]:
         """How a process of it is started."""
         return [self.python, "-m", f"benchmarks.crew.{self.program.name}", str(self._directory / "plan"), *map(str, arguments)]
 
-    def _run(self, *arguments: object) -> Any:
+    def run(self, *arguments: object) -> Any:
+        """Run a command of its program to its end; returns what it prints."""
         done = subprocess.run(self.command(*arguments), cwd=_root(), capture_output=True, text=True)
         if done.returncode:
             raise RuntimeError(f"{self.program.name}: {' '.join(map(str, arguments))} failed:\n{done.stderr[-2000:]}")
@@ -141,8 +160,10 @@ class Queue:
     def drain(self, processes: int, seconds: float) -> float:
         """Jobs per second, from the first one's start until nothing is left; about as many as `seconds` are for."""
         with place.connect(self.url) as connection:
-            self._clear(connection)
+            self.clear(connection)
             self.ticks.clear()
+            if self.beside is not None:
+                self.beside(self)
             with self.workers(processes):
                 with connection.transaction():
                     self.give(connection)
@@ -152,14 +173,18 @@ class Queue:
 
     def give(self, connection: Any) -> None:
         """Make jobs due, all at once; a worker that waits for a hint gets one."""
-        chosen = f"SELECT * FROM aside LIMIT {self.count}"
-        connection.execute(f"INSERT INTO {self.program.table} OVERRIDING SYSTEM VALUE {chosen}".encode())
-        connection.execute(f"ANALYZE {self.program.table}".encode())
-        if self.program is OURS:
+        for number, table in enumerate(self.program.tables):
+            # In the order in which they were put aside: rows of several tables belong together.
+            chosen = f"SELECT * FROM aside_{number} LIMIT {self.count}"
+            connection.execute(f"INSERT INTO {table} OVERRIDING SYSTEM VALUE {chosen}".encode())
+            connection.execute(f"ANALYZE {table}".encode())
+        if self.ours:
             connection.execute("SELECT pg_notify(%s, '')", [apart.channel(SCHEMA)])
 
     def _emptied(self, connection: Any) -> float:
         self.ticks.wait(self.count, 120.0, 0.005)
+        if self.work == "noop":
+            return self.count / (self.ticks.last - self.ticks.first)
         receipts = f"SELECT count(*) FROM {SCHEMA}.actor_receipts".encode()
         while connection.execute(receipts).fetchone()[0] < self.count:
             time.sleep(0.002)
@@ -169,12 +194,12 @@ class Queue:
         """Seconds from a commit to the job's start in an idle worker, one after another."""
         samples = max(3, int(seconds / 0.05))
         with place.connect(self.url) as connection:
-            self._clear(connection)
+            self.clear(connection)
         self.ticks.clear()
         if together:
-            return list(self._run("both", samples))
+            return list(self.run("both", samples))
         with self.workers(1):
-            return list(self._run("send", samples))
+            return list(self.run("send", samples))
 
 
 def _spelled(statement: str, program: Program) -> str:
@@ -210,7 +235,7 @@ Opened: TypeAlias = "tuple[dict[str, Queue], dict[str, str]]"
 
 @contextmanager
 def opened(
-    url: str, directory: Path, programs: Sequence[Program], most: int, keys: int
+    url: str, directory: Path, programs: Sequence[Program], most: int, keys: int, work: str = "turn"
 ) -> Iterator[tuple[dict[str, Queue], dict[str, str]]]:
     """The queues, each in a new database beside `url`, and the reasons for those that are not there."""
     queues: dict[str, Queue] = {}
@@ -224,7 +249,8 @@ def opened(
                 missing[program.name] = str(problem)
                 continue
             base = stack.enter_context(place.fresh(url))
-            queues["akter" if program is OURS else program.name] = Queue(program, base, directory, most, keys)
+            queue = Queue(program, base, directory, most, keys, work)
+            queues["akter" if queue.ours else program.name] = queue
         yield queues, missing
 
 

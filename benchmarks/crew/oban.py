@@ -1,4 +1,4 @@
-"""oban for Python: psycopg, uvloop, a queue of a hundred."""
+"""oban for Python: psycopg, uvloop, a queue with a limit."""
 
 from __future__ import annotations
 
@@ -12,10 +12,8 @@ from oban import Oban, worker
 from oban.schema import install_sql
 from psycopg_pool import AsyncConnectionPool
 
-from benchmarks.crew.program import BATCH, Plan, added, main, sample_async, until_ended, values
+from benchmarks.crew.program import BATCH, Plan, added, each_async, main, sample_async, until_ended, values
 from benchmarks.crew.ticks import Ticks
-
-TAKEN = 100
 
 plan: Plan
 ticks: Ticks
@@ -53,9 +51,9 @@ def fill(given: Plan, count: int) -> float:
     async def run() -> float:
         pool = await Oban.create_pool(given.url)
         async with Oban(pool=pool) as client:
-            began = time.perf_counter()
+            began, made = time.perf_counter(), _Turn if given.work == "turn" else _Noop
             for start in range(0, count, BATCH):
-                await client.enqueue_many([_Turn.new(given.job(number)) for number in range(start, min(count, start + BATCH))])
+                await client.enqueue_many([made.new(given.job(number)) for number in range(start, min(count, start + BATCH))])
             rate = count / (time.perf_counter() - began)
         await pool.close()
         return rate
@@ -77,7 +75,7 @@ def work(given: Plan, slot: int) -> None:
         pool = AsyncConnectionPool(given.url, min_size=2, max_size=given.pool, open=False)
         await pool.open()
         queue = await Oban.create_pool(given.url)
-        await until_ended(serve(Oban(pool=queue, queues={"benchmark": TAKEN}, node=f"benchmark-{slot}")))
+        await until_ended(serve(Oban(pool=queue, queues={"benchmark": given.seats}, node=f"benchmark-{slot}")))
 
     uvloop.run(run())
 
@@ -98,5 +96,17 @@ def send(given: Plan, samples: int) -> list[float]:
     return found
 
 
+def single(given: Plan, count: int) -> float:
+    async def run() -> float:
+        pool = await Oban.create_pool(given.url)
+        async with Oban(pool=pool) as client:
+            rate = await each_async(count, lambda: client.enqueue(_Noop.new({"key": 1})))
+        await pool.close()
+        return rate
+
+    rate: float = uvloop.run(run())
+    return rate
+
+
 if __name__ == "__main__":
-    main({"install": install, "fill": fill, "work": work, "send": send})
+    main({"install": install, "fill": fill, "work": work, "send": send, "single": single})

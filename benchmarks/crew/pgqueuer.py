@@ -1,4 +1,4 @@
-"""pgqueuer: asyncpg, uvloop, LISTEN/NOTIFY, batches of a hundred."""
+"""pgqueuer: asyncpg, uvloop, LISTEN/NOTIFY, a batch as large as the seats."""
 
 from __future__ import annotations
 
@@ -11,10 +11,8 @@ import uvloop
 from pgqueuer import PgQueuer
 from pgqueuer.queries import Queries
 
-from benchmarks.crew.program import BATCH, Plan, added, main, sample_async, until_ended, values
+from benchmarks.crew.program import BATCH, Plan, added, each_async, main, sample_async, until_ended, values
 from benchmarks.crew.ticks import Ticks
-
-TAKEN = 100
 
 
 def install(plan: Plan) -> None:
@@ -32,7 +30,7 @@ def fill(plan: Plan, count: int) -> float:
         queries, began = Queries.from_asyncpg_connection(connection), time.perf_counter()
         for start in range(0, count, BATCH):
             jobs = [json.dumps(plan.job(number)).encode() for number in range(start, min(count, start + BATCH))]
-            await queries.enqueue(["turn"] * len(jobs), jobs, [0] * len(jobs))
+            await queries.enqueue([plan.work] * len(jobs), jobs, [0] * len(jobs))
         rate = count / (time.perf_counter() - began)
         await connection.close()
         return rate
@@ -63,7 +61,7 @@ def work(plan: Plan, slot: int) -> None:
                 row = await connection.fetchrow(plan.read, *who, given["id"])
                 await connection.execute(plan.write, *who, given["id"], given["command"], added(row[3]))
 
-        await until_ended(queue.run(batch_size=TAKEN))
+        await until_ended(queue.run(batch_size=plan.seats))
 
     uvloop.run(run())
 
@@ -80,5 +78,17 @@ def send(plan: Plan, samples: int) -> list[float]:
     return found
 
 
+def single(plan: Plan, count: int) -> float:
+    async def run() -> float:
+        connection = await asyncpg.connect(plan.url)
+        queries = Queries.from_asyncpg_connection(connection)
+        rate = await each_async(count, lambda: queries.enqueue("noop", b"1"))
+        await connection.close()
+        return rate
+
+    rate: float = uvloop.run(run())
+    return rate
+
+
 if __name__ == "__main__":
-    main({"install": install, "fill": fill, "work": work, "send": send})
+    main({"install": install, "fill": fill, "work": work, "send": send, "single": single})

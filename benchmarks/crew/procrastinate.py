@@ -1,4 +1,4 @@
-"""procrastinate: psycopg, an asynchronous worker with twenty jobs at once, LISTEN/NOTIFY."""
+"""procrastinate: psycopg, an asynchronous worker with so many jobs at once, LISTEN/NOTIFY."""
 
 from __future__ import annotations
 
@@ -9,10 +9,8 @@ from typing import Any
 import procrastinate
 from psycopg_pool import AsyncConnectionPool
 
-from benchmarks.crew.program import BATCH, Plan, added, main, sample, until_ended, values
+from benchmarks.crew.program import BATCH, Plan, added, each, main, sample, until_ended, values
 from benchmarks.crew.ticks import Ticks
-
-TAKEN = 20
 
 
 class Queue:
@@ -23,7 +21,7 @@ class Queue:
         self.pool: Any = None
 
         @self.app.task(name="noop", queue="benchmark")
-        async def noop() -> None:
+        async def noop(key: str = "") -> None:
             ticks.tick()
 
         @self.app.task(name="turn", queue="benchmark")
@@ -49,20 +47,21 @@ def install(plan: Plan) -> None:
 
 def fill(plan: Plan, count: int) -> float:
     queue = _client(plan)
+    task = queue.turn if plan.work == "turn" else queue.noop
     with queue.app.open():
         began = time.perf_counter()
         for start in range(0, count, BATCH):
-            queue.turn.batch_defer(*(plan.job(number) for number in range(start, min(count, start + BATCH))))
+            task.batch_defer(*(plan.job(number) for number in range(start, min(count, start + BATCH))))
         return count / (time.perf_counter() - began)
 
 
 def work(plan: Plan, slot: int) -> None:
     async def run() -> None:
-        queue = Queue(plan, procrastinate.PsycopgConnector(conninfo=plan.url, min_size=2, max_size=TAKEN), slot)
+        queue = Queue(plan, procrastinate.PsycopgConnector(conninfo=plan.url, min_size=2, max_size=plan.pool + 4), slot)
         queue.pool = AsyncConnectionPool(plan.url, min_size=2, max_size=plan.pool, open=False)
         await queue.pool.open()
         async with queue.app.open_async():
-            worker = queue.app.run_worker_async(queues=["benchmark"], concurrency=TAKEN, install_signal_handlers=False)
+            worker = queue.app.run_worker_async(queues=["benchmark"], concurrency=plan.seats, install_signal_handlers=False)
             await until_ended(worker)
 
     asyncio.run(run())
@@ -74,5 +73,11 @@ def send(plan: Plan, samples: int) -> list[float]:
         return sample(Ticks(plan.ticks), samples, queue.noop.defer)
 
 
+def single(plan: Plan, count: int) -> float:
+    queue = _client(plan)
+    with queue.app.open():
+        return each(count, queue.noop.defer)
+
+
 if __name__ == "__main__":
-    main({"install": install, "fill": fill, "work": work, "send": send})
+    main({"install": install, "fill": fill, "work": work, "send": send, "single": single})

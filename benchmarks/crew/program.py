@@ -26,7 +26,10 @@ BATCH = 1_000
 
 @dataclass(frozen=True)
 class Plan:
-    """What a program has to know: the database, where to count, and a turn's five statements in its driver's spelling."""
+    """What a program has to know: the database, where to count, and a turn's five statements in its driver's spelling.
+
+    `work`: whether its jobs are turns, "turn", or do nothing, "noop". `seats`: how many of them a worker takes at once.
+    """
 
     url: str
     schema: str
@@ -37,9 +40,13 @@ class Plan:
     lock: str
     read: str
     write: str
+    work: str = "turn"
+    seats: int = 100
 
     def job(self, number: int) -> dict[str, Any]:
-        """The arguments of one queued turn."""
+        """The arguments of one queued turn, or of a job that does nothing."""
+        if self.work == "noop":
+            return {"key": str(number)}
         key = number % self.keys
         return {"key": str(key), "routing": self.routing[key], "id": f"u:benchmark:{uuid.uuid4()}"}
 
@@ -71,6 +78,26 @@ async def until_ended(running: Awaitable[Any]) -> None:
 def ready() -> None:
     """Tell whoever started this process that it is at work."""
     print("ready", flush=True)
+
+
+def each(count: int, send: Callable[[], object]) -> float:
+    """How many a second can be sent, one after another."""
+    for _ in range(3):
+        send()
+    began = time.perf_counter()
+    for _ in range(count):
+        send()
+    return count / (time.perf_counter() - began)
+
+
+async def each_async(count: int, send: Callable[[], Awaitable[object]]) -> float:
+    """How many a second can be sent, one after another."""
+    for _ in range(3):
+        await send()
+    began = time.perf_counter()
+    for _ in range(count):
+        await send()
+    return count / (time.perf_counter() - began)
 
 
 class Sampler:
