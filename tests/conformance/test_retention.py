@@ -14,7 +14,7 @@ from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 from sqlalchemy import text
 
-from akter import Actor, Akter, CommandExpired, Event, Runner, Unavailable, command, query
+from akter import Actor, Akter, CommandExpired, Event, RetentionGap, Runner, Unavailable, command, query
 from akter.errors import ConfigurationError, DeclarationError
 from akter.runner import retention
 from akter.runner.retention import kept
@@ -206,6 +206,10 @@ def test_only_the_oldest_events_go_and_their_numbers_are_never_given_again(app: 
     advance(app, 10 * DAY)
     assert swept(app)["Counter"][1] == 3
     assert sequences(app, counter) == [4, 5]
+    with pytest.raises(RetentionGap) as gap:
+        app.events(counter, Counted, after="1")
+    assert (gap.value.after, gap.value.resume_after) == ("1", "3")
+    assert [entry.event.to for entry in app.events(counter, Counted, after="3")] == [4, 5]
     advance(app, 20 * DAY)
     assert swept(app)["Counter"][1] == 2
     assert sequences(app, counter) == []

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from datetime import timedelta
@@ -90,6 +91,34 @@ class Order(Actor):
     @query
     def summary(self) -> tuple[str, int]:
         return self.status, self.total
+
+
+class Slow:
+    """A call of the outside world that a test holds up."""
+
+    began, may_end = threading.Event(), threading.Event()
+
+
+def ask_bank(attempt: Attempt, amount: int) -> str:
+    Slow.began.set()
+    assert Slow.may_end.wait(30)
+    return f"paid {amount}"
+
+
+class Account(Actor):
+    """Hears from a bank."""
+
+    said: str = ""
+    ask = Job(ask_bank)
+
+    @command
+    def pay(self, amount: int) -> None:
+        self.said = "asked"
+        self.enqueue(self.ask, amount=amount)
+
+    @ask.on_success
+    def heard(self, said: str) -> None:
+        self.said = said
 
 
 class Shipment(Actor):
@@ -353,6 +382,24 @@ def test_a_message_that_a_runner_holds_is_not_pulled_away(app: Akter, operator: 
         assert getattr(operator, act)("Order", "o").state == 1
         assert not runner.failed
     assert order.summary() == ("new", 0)
+
+
+@pytest.mark.parametrize("act", ["reset", "delete"])
+def test_the_result_of_a_job_that_runs_meanwhile_is_dropped(akter_app: Callable[..., Akter], operator: Operator, act: str) -> None:
+    app = akter_app(Account)
+    account = app.actor(Account, "a")
+    Slow.began.clear()
+    Slow.may_end.clear()
+    with Runner(app, lanes={"jobs": 2}, listen=False) as runner:
+        account.pay(5)
+        assert Slow.began.wait(30)
+        assert getattr(operator, act)("Account", "a").asked == 1
+        Slow.may_end.set()
+        report = runner.stop()
+    assert (report.clean, report.left) == (True, ())
+    settle(app)
+    found = inspect(app, account)
+    assert (found.state, found.outbox, found.dead_letters) == (None, (), ())
 
 
 def test_a_busy_actor_is_said_to_be_busy(app: Akter, operator: Operator, threads: ThreadPoolExecutor) -> None:
