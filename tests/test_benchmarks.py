@@ -108,6 +108,26 @@ def test_the_relay_is_measured_with_its_tables(benchmark: Callable[..., Any]) ->
         assert name in printed
 
 
+def test_schedules_are_measured_with_their_tables(benchmark: Callable[..., Any]) -> None:
+    found, printed = benchmark("schedules", "--actors=40", "--ticks=20")
+    check_machine(found["machine"])
+    assert list(found["rates"]) == [
+        "first turns, no schedule",
+        "first turns, a schedule",
+        "later turns, no schedule",
+        "later turns, a schedule",
+        "messages",
+        "ticks",
+    ]
+    assert list(found["pass"]) == ["no rows", "40 future ticks"]
+    for name, rate in (*found["rates"].items(), *found["pass"].items()):
+        assert rate["median"] > 0
+        assert name in printed
+    assert set(found["ratios"]) == {"first turns, a schedule", "later turns, a schedule", "ticks"}
+    assert min(found["planted"], found["flood"]["rate"]) > 0
+    assert "40 ticks due at the same moment" in printed
+
+
 def test_a_peer_that_cannot_be_installed_is_left_out_with_its_reason(place: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.syspath_prepend(place)
     monkeypatch.setenv("AKTER_BENCHMARK_CACHE", str(tmp_path / "cache"))
