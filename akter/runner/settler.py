@@ -15,6 +15,7 @@ from akter.errors import (
     CommandConflict,
     CommandExpired,
     InvalidCommandId,
+    NotCreated,
     OutcomeUnknown,
     PayloadInvalid,
     Unauthorized,
@@ -127,20 +128,25 @@ class Settler:
     def wait(self, failed: Sequence[tuple[Claimed, BaseException]], wire: Wire | None = None) -> None:
         """Let rows wait for their next try, and park those that can never succeed. What cannot be written waits for its lease's end.
 
+        A tick of an actor that does not exist is not tried again: its schedule goes on with the next time.
+
         `wire` is the caller's, when it has one that is in no transaction: a second one might not be had.
         """
         if not failed:
             return
-        waiting = [self._waiting(row, problem) for row, problem in failed]
-        lines = [self._line(settle.back_off, "wait_", waiting)]
+        absent = [row for row, problem in failed if is_tick(row) and isinstance(problem, NotCreated)]
+        waiting = [self._waiting(row, problem) for row, problem in failed if row not in absent]
+        lines = self.done(absent, max((row.claimed_at_ms for row in absent), default=0))
+        if waiting:
+            lines.append(self._line(settle.back_off, "wait_", waiting))
         try:
             if wire is not None:
-                self._fly(lines, len(waiting), wire)
+                self._fly(lines, len(failed), wire)
                 return
             with Wire(self._engine, self._statements) as own:
-                self._fly(lines, len(waiting), own)
+                self._fly(lines, len(failed), own)
         except AkterError as problem:
-            logger.warning("relay.settle_failed", extra={"akter_rows": len(waiting), "akter_reason": str(problem)[:500]})
+            logger.warning("relay.settle_failed", extra={"akter_rows": len(failed), "akter_reason": str(problem)[:500]})
 
     def _waiting(self, row: Claimed, problem: BaseException) -> dict[str, Any]:
         # A tick is skipped when its time is over, and its schedule goes on.

@@ -197,6 +197,9 @@ def test_the_zones_of_database_and_process_play_no_part(
         assert crows(there) == 1
         there.runner.stop()
     finally:
+        with akter_engine.begin() as connection:
+            connection.execute(text(f'ALTER DATABASE "{name}" RESET timezone'))
+            connection.execute(text(f'ALTER DATABASE "{name}" RESET datestyle'))
         monkeypatch.undo()
         time.tzset()
 

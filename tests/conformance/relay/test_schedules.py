@@ -14,6 +14,7 @@ from post import LEASE, Mailbox, Node
 
 from akter import NotCreated, PayloadInvalid
 from akter.identity import CommandId
+from akter.operating import Operator
 from akter.testing import advance, crash_next, inspect, pause_next, receipts, settle
 
 Make = Callable[..., Node]
@@ -331,6 +332,32 @@ def test_a_tick_that_fails_is_tried_again_until_its_time_is_over(node: Make, row
     after = rows.of(DAILY)
     assert (rung.times["b ring"], after.attempts, after.last_error) == (2, 0, None)
     assert after.wait > 0
+
+
+def test_a_tick_of_an_actor_that_was_reset_is_skipped_until_it_exists_again(node: Make, rows: Rows) -> None:
+    one = node(Tower)
+    tower = one.app.actor(Tower, "b")
+    tower.build()
+    Operator(one.app.engine, schema=one.app.schema, by="ada").reset("Tower", "b")
+    tick = rows.when_due(one.app)
+    settle(one.app, one.runner)
+    skipped = rows.of(DAILY)
+    assert (skipped.scheduled_at_ms - tick.scheduled_at_ms, skipped.attempts, skipped.last_error) == (86_400_000, 0, None)
+    assert dict(rung.times) == {}
+    tower.build()
+    rows.when_due(one.app)
+    settle(one.app, one.runner)
+    assert dict(rung.times) == {"b light": 1}
+
+
+def test_a_deleted_actor_has_no_schedule_and_its_next_life_has_one(node: Make, rows: Rows) -> None:
+    one = node(Bell)
+    bell = one.app.actor(Bell, "b")
+    bell.hang()
+    Operator(one.app.engine, schema=one.app.schema, by="ada").delete("Bell", "b")
+    assert rows() == []
+    bell.hang()
+    assert [row.key for row in rows()] == [HOURLY, DAILY]
 
 
 def test_the_ticks_of_many_actors_share_transactions_and_each_fires_once(node: Make, rows: Rows) -> None:
