@@ -42,6 +42,7 @@ class Wakes:
         self.me = str(uuid.uuid4())
         self._local: list[Callable[[], None]] = []
         self._told: list[Callable[[Sequence[str]], None]] = []
+        self._expecting: list[Callable[[float], None]] = []
         self._due, self._closed, self._pending = threading.Event(), False, False
         self._moment = self._last_moment = _NEVER
         self._thread: threading.Thread | None = None
@@ -51,6 +52,11 @@ class Wakes:
         """Wake a runner of this process too."""
         with self._lock:
             self._local = [*self._local, wake]
+
+    def expect(self, later: Callable[[float], None]) -> None:
+        """Tell a runner of this process in how many seconds something is due."""
+        with self._lock:
+            self._expecting = [*self._expecting, later]
 
     def tell(self, cancelled: Callable[[Sequence[str]], None]) -> None:
         """Tell a runner of this process which jobs were cancelled while they run."""
@@ -62,14 +68,19 @@ class Wakes:
         with self._lock:
             self._local = [known for known in self._local if known not in told]
             self._told = [known for known in self._told if known not in told]
+            self._expecting = [known for known in self._expecting if known not in told]
 
     def cancelled(self, ids: Sequence[str]) -> None:
         """Jobs that run, somewhere, were cancelled."""
         for told in self._told:
             told(ids)
 
-    def __call__(self) -> None:
-        """Something is due now."""
+    def __call__(self, after_ms: int = 0) -> None:
+        """Something is due now, or `after_ms` milliseconds from now, which is of interest to the runners of this process only."""
+        if after_ms > 0:
+            for later in self._expecting:
+                later(after_ms / 1000)
+            return
         for wake in self._local:
             wake()
         if self._hint:

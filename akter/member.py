@@ -18,7 +18,7 @@ from akter.event import Asked, Page
 from akter.fault import Faults
 from akter.followers import Followers
 from akter.identity import CommandId, shown_id
-from akter.intent import Emit, Enqueue, Follow, Send
+from akter.intent import Emit, Enqueue, Follow, Request, Send
 from akter.planting import Planted, Planting
 from akter.rejection import Rejection
 from akter.sql import OwnSql
@@ -34,15 +34,15 @@ logger = logging.getLogger("akter.turn")
 
 class Surroundings(NamedTuple):
     """What all turns of one Akter share; `lock` is seconds, `keep_ms` how long the receipt of a caller's own id lives,
-    `wake` what a commit calls that left something due at once, `cancelled` what it calls with the ids of running jobs it cancelled,
-    `planting` what knows whose schedules are written, `owner` the Akter itself."""
+    `wake` what a commit calls that left something due at once, or in some milliseconds, `cancelled` what it calls with the ids of running
+    jobs it cancelled, `planting` what knows whose schedules are written, `owner` the Akter itself."""
 
     statements: Statements
     faults: Faults
     lock: float
     keep_ms: int
     max_payload_bytes: int
-    wake: Callable[[], None]
+    wake: Callable[..., None]
     cancelled: Callable[[Sequence[str]], None]
     telemetry: Telemetry
     planting: Planting
@@ -258,14 +258,14 @@ class Member:
                 staged[kind] = staged.get(kind, 0) + 1
         self.call.watch.committed(self.refused, staged)
 
-    @property
-    def wakes(self) -> bool:
-        """Whether the handler asked for something that is due at once."""
+    def due_from(self, now_ms: int) -> int | None:
+        """In how many milliseconds the first thing that the handler asked for is due, not positive when at once; None when nothing is."""
         if self.refused or not self.capability.requests:
-            return False
-        now_ms = self.found.now_ms
-        return any(
-            isinstance(request, Follow)
-            or (isinstance(request, Send | Enqueue) and request.when.delay_ms == 0 and (request.when.due_at_ms or 0) <= now_ms)
-            for _, request in self.capability.requests
-        )
+            return None
+        return min((due for _, request in self.capability.requests if (due := _due_in_ms(request, now_ms)) is not None), default=None)
+
+
+def _due_in_ms(request: Request, now_ms: int) -> int | None:
+    if isinstance(request, Send | Enqueue):
+        return request.when.delay_ms if request.when.due_at_ms is None else request.when.due_at_ms - now_ms
+    return 0 if isinstance(request, Follow) else None

@@ -188,8 +188,12 @@ class Turn:
             raise Defect(f"{first.call.command.where}: PostgreSQL rolled the turn back when it should commit", command_id=first.call.id)
         if missing:
             planting.saw(missing)
-        if any(member.wakes for member in members) or staging.followed(lines, answers):
-            self._around.wake()
+        now_ms = self.now_ms
+        soonest = [due for member in members if (due := member.due_from(now_ms)) is not None]
+        if staging.followed(lines, answers):
+            soonest.append(0)
+        if soonest:
+            self._around.wake(min(soonest))
         if any(member.capability.requests for member in members):
             self._tell(lines, answers)
         return int(answers[-1].rows[0][0]) if watched else first.found.now_ms

@@ -206,13 +206,16 @@ class Staging:
         with together(lent) if len(messages) > 1 and alone(driver) else nullcontext():
             write(lambda statement, text: lent.execute(statement, text, schema), messages)
         self._door.telemetry.staged("intent", len(messages))
-        if not any(_due_at_once(sent.row) for sent in messages):
-            return
-        if idle(driver):
+        if (after_ms := min(_due_in_ms(sent.row) for sent in messages)) > 0:
+            # By then it is committed, or the runner finds nothing.
+            self._door.wakes(after_ms)
+        elif idle(driver):
             self._door.wakes()
         else:
             lent.after_commit(self._door.wakes)
 
 
-def _due_at_once(row: Mapping[str, Any]) -> bool:
-    return row["delay_ms"] == 0 and (row["due_at_ms"] or 0) <= time.time() * 1000
+def _due_in_ms(row: Mapping[str, Any]) -> int:
+    if row["delay_ms"]:
+        return int(row["delay_ms"])
+    return int((row["due_at_ms"] or 0) - time.time() * 1000)

@@ -10,17 +10,19 @@ from collections.abc import Callable
 logger = logging.getLogger("akter.runner")
 
 _LONGEST_WAIT = 30.0
+_NEVER = float("inf")
 
 
 class Loop:
-    """Runs `work` again and again. `work` returns the seconds to wait; `wake` ends a wait at once.
+    """Runs `work` again and again. `work` returns the seconds to wait; `wake` ends a wait at once, `wake_by` at a moment.
 
     An exception of `work` is logged, and the next try waits longer, up to 30 seconds. `stop` may be called twice, and before `start`.
     """
 
     def __init__(self, name: str, work: Callable[[], float]) -> None:
         self.name, self._work = name, work
-        self._signal, self._stopping = threading.Event(), threading.Event()
+        self._changed, self._stopping = threading.Condition(), threading.Event()
+        self._woken, self._by = False, _NEVER
         self._thread: threading.Thread | None = None
         self.failures = 0
         self.passed_at: float | None = None
@@ -33,12 +35,21 @@ class Loop:
 
     def wake(self) -> None:
         """Do the next pass now; wakes that come together count once."""
-        self._signal.set()
+        with self._changed:
+            self._woken = True
+            self._changed.notify_all()
+
+    def wake_by(self, moment: float) -> None:
+        """Do a pass then, a `time.monotonic()` value, if none is done before; only the earliest moment is remembered."""
+        with self._changed:
+            if moment < self._by:
+                self._by = moment
+                self._changed.notify_all()
 
     def stop(self) -> None:
         """Ask the thread to end after the pass it is in."""
         self._stopping.set()
-        self._signal.set()
+        self.wake()
 
     def join(self, seconds: float) -> bool:
         """Wait for the thread to end; returns whether it did."""
@@ -56,7 +67,10 @@ class Loop:
     def _run(self) -> None:
         while not self._stopping.is_set():
             # Cleared before the pass: what comes while it runs must be seen by the next one.
-            self._signal.clear()
+            with self._changed:
+                self._woken = False
+                if self._by <= time.monotonic():
+                    self._by = _NEVER
             try:
                 wait = self._work()
                 self.failures, self.passed_at = 0, time.monotonic()
@@ -67,4 +81,9 @@ class Loop:
             except BaseException:
                 logger.critical("runner.thread_died", exc_info=True, extra={"akter_loop": self.name})
                 raise
-            self._signal.wait(wait)
+            self._sleep(time.monotonic() + wait)
+
+    def _sleep(self, until: float) -> None:
+        with self._changed:
+            while not self._woken and (rest := min(until, self._by) - time.monotonic()) > 0:
+                self._changed.wait(rest)

@@ -133,6 +133,7 @@ class Runner:
             self._plant()
             self._started_at = time.monotonic()
             self.app.wakes.add(self.wake)
+            self.app.wakes.expect(self.expect)
             if self.jobs is not None:
                 self.app.wakes.tell(self.jobs.cancelled)
             self._loop.start()
@@ -147,6 +148,12 @@ class Runner:
     def wake(self) -> None:
         """Look for due work now."""
         self._loop.wake()
+
+    def expect(self, seconds: float) -> None:
+        """Look for due work in so many seconds, at the latest."""
+        moment = time.monotonic() + seconds
+        self.relay.timers.expect(moment)
+        self._loop.wake_by(moment)
 
     def wait(self, seconds: float | None = None) -> bool:
         """Wait until the runner is stopped; returns whether it is. Raises `AkterError` inside one of its handlers, as `stop` does."""
@@ -194,7 +201,7 @@ class Runner:
         end = time.monotonic() + grace
         _running.discard(self)
         self._stopping = True
-        self.app.wakes.remove(self.wake)
+        self.app.wakes.remove(self.wake, self.expect)
         if self.jobs is not None:
             self.app.wakes.remove(self.jobs.cancelled)
         self._loop.stop()

@@ -19,7 +19,9 @@ from akter.errors import AkterError, Unavailable
 from akter.runner.family import Family, Probe
 from akter.runner.lane import PATIENCE
 from akter.runner.settings import Settings
-from akter.store import failure, plans
+from akter.runner.timers import Timers
+from akter.store import failure, plans, probing
+from akter.store.backlog import KIND
 from akter.store.flight import Line, Lost, StatementFailed
 from akter.store.wire import Statements, Wire
 
@@ -65,15 +67,19 @@ class Relay:
         self.families, self._settings = families, settings
         self._lock, self._stopping = threading.Lock(), False
         self._first = 0
+        self.timers = Timers(settings.poll)
 
     def wait(self) -> float:
         """Do one pass, and say how long to wait for the next; what the relay's loop runs."""
+        came = self.timers.came()
         done = self.run_pass()
+        if came:
+            self.timers.looked(done.claimed > 0)
         if any(family.lane.free() > 0 for family in done.behind):
             return 0.0
         if any(family.lane.gathering for family in done.behind):
             return PATIENCE
-        return self._settings.poll * random.uniform(0.9, 1.1)
+        return self.timers.wait(self._settings.poll * random.uniform(0.9, 1.1))
 
     def run_pass(self) -> Pass:
         """Claim what is due, as far as there are free seats, and start it."""
@@ -83,10 +89,13 @@ class Relay:
             behind = [family for family in self.families if family.lane.seats and family.lane.more]
             if not shares:
                 return Pass(behind=tuple(behind), quiet=quiet)
-            sent = time.monotonic()
+            sent, ask = time.monotonic(), self.timers.ask()
             try:
                 for first, last in self._ranges():
-                    self._claim(shares, first, last)
+                    self._claim(shares, first, last, ask)
+            except BaseException:
+                self.timers.unanswered()
+                raise
             finally:
                 # What was claimed before a later statement failed is held all the same.
                 behind = [family for family in behind if all(share.family is not family for share in shares)]
@@ -120,8 +129,8 @@ class Relay:
         self._first += 1
         return ranges[at:] + ranges[:at]
 
-    def _claim(self, shares: Sequence[_Share], first: int, last: int) -> None:
-        """Claim from one range for those that have room; for the others, whatever is there is left."""
+    def _claim(self, shares: Sequence[_Share], first: int, last: int, ask: bool = False) -> None:
+        """Claim from one range for those that have room; for the others, whatever is there is left. `ask`: and when more is due."""
         asked: list[tuple[_Share, Probe]] = []
         for share in shares:
             if share.room <= 0:
@@ -132,9 +141,15 @@ class Relay:
             return
         asking = [(share, probe, share.family.claim(probe)) for share, probe in asked]
         lines = [Line(self._statements.get(plans.generic_and_soon), {}), *(line for _, _, lines in asking for line in lines)]
+        if ask:
+            kinds = [KIND[share.family.lane.family] for share, _ in asked if share.family.lane.family in KIND]
+            # Last, so that it sees what was claimed before it.
+            lines.append(Line(self._statements.get(probing.next_due), {"first": first, "last": last, "kinds": kinds}))
         with Wire(self._engine, self._statements) as wire:
             try:
                 answers = [answer.rows for answer in wire.transact(lines, _SECONDS)[1:]]
+                if ask:
+                    self.timers.answered(answers.pop()[0][0])
                 for share, probe, mine in asking:
                     taken = share.family.taken(answers[: len(mine)], probe, wire)
                     del answers[: len(mine)]

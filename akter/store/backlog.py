@@ -43,6 +43,7 @@ that looked last does not have it."""
 
 REASONS: Final = get_args(Reason)
 FAMILY: Final = {"intent": "intents", "job": "jobs", "feed": "feed", "control": "control"}
+KIND: Final = {family: kind for kind, family in FAMILY.items()}
 STUCK: Final = 8
 """Attempts from which a row that still waits is taken for stuck."""
 
@@ -192,13 +193,12 @@ def _reason(state: str, kind: str, target_type: str, served: Sequence[str], paus
 def _only(reason: Reason, served: Sequence[str], paused: Pauses) -> ColumnElement[bool]:
     if reason not in ("due", "paused", "unknown type"):
         return _state() == reason
-    kinds = {family: kind for kind, family in FAMILY.items()}
     held = or_(
         false(),
         *(
-            and_(outbox.c.kind == kinds[family], true() if target == "" else outbox.c.target_type == target)
+            and_(outbox.c.kind == KIND[family], true() if target == "" else outbox.c.target_type == target)
             for family, target in sorted(paused)
-            if family in kinds
+            if family in KIND
         ),
     )
     due = outbox.c.due_at_ms <= statement_ms()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from sqlalchemy import ARRAY, Column, ColumnElement, Integer, Text, bindparam, cast, exists, func, literal_column, or_, select, true
+from sqlalchemy.sql.selectable import ExecutableReturnsRows
 
 from akter.store.clock import statement_ms
 from akter.tables import outbox, pauses
@@ -54,6 +55,24 @@ def candidates(kind: str, only: Any, *also: str) -> Any:
     )
     chosen = select(*(due.c[name] for name in (*KEY, *also))).select_from(each.join(due, true()))
     return chosen.order_by(due.c.due_at_ms).limit(bindparam("probe", type_=Integer())).cte("candidates")
+
+
+def next_due() -> ExecutableReturnsRows:
+    """Milliseconds until the next row of some `kinds`, in the buckets `first` to `last`, is due; null when there is none.
+
+    It reads one entry of the due index for each bucket and kind, however many timers there are.
+    """
+    buckets = func.generate_series(bindparam("first", type_=Integer()), bindparam("last", type_=Integer()))
+    each = buckets.table_valued(Column("bucket", Integer()), name="each").render_derived()
+    given = func.unnest(bindparam("kinds", type_=ARRAY(Text()))).table_valued(Column("kind", Text()), name="given").render_derived()
+    following = (
+        select(outbox.c.due_at_ms)
+        .where(outbox.c.bucket == each.c.bucket, outbox.c.kind == given.c.kind, outbox.c.due_at_ms > statement_ms())
+        .order_by(outbox.c.due_at_ms)
+        .limit(literal_column("1"))
+        .lateral("following")
+    )
+    return select(func.min(following.c.due_at_ms) - statement_ms()).select_from(each.join(given, true()).join(following, true()))
 
 
 def locked(candidates: Any, *also: str) -> Any:

@@ -91,13 +91,13 @@ class Explain:
             self._connection.execute(b"DEALLOCATE claim")
         assert row is not None
         found = row[0] if isinstance(row[0], list) else json.loads(row[0])
-        return Plan(list(_nodes(found[0]["Plan"])))
+        return Plan(list(nodes_of(found[0]["Plan"])))
 
 
-def _nodes(plan: dict[str, Any]) -> Iterator[dict[str, Any]]:
+def nodes_of(plan: dict[str, Any]) -> Iterator[dict[str, Any]]:
     yield plan
     for inner in plan.get("Plans", []):
-        yield from _nodes(inner)
+        yield from nodes_of(inner)
 
 
 @pytest.fixture
