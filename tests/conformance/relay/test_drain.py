@@ -30,7 +30,7 @@ def test_a_runner_says_that_it_is_there_stops_clean_and_takes_nothing_more(node:
     one = node(started=True, heartbeat=0.05)
     eventually("it says so", lambda: [found.incarnation_id for found in runners(one)] == [one.runner.incarnation_id])
     (found,) = runners(one)
-    assert (found.types, found.lanes, found.stopping) == (("Mailbox", "Sender"), {"intents": 64}, False)
+    assert (found.types, found.lanes, found.stopping) == (("Mailbox", "Sender"), {"intents": 64, "feed": 2}, False)
     one.app.send(one.app.actor(Mailbox, "m").take, "a")
     eventually("it delivers", lambda: letters(one.app, "m") == ["a"])
     assert not one.runner.failed
