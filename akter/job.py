@@ -54,7 +54,7 @@ class NotApplied(AkterError):
 
     def __init__(self, message: str = "", *, final: bool = False) -> None:
         super().__init__(message)
-        self.final = final
+        self.said, self.final = message or "not applied", final
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

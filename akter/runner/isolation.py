@@ -114,7 +114,7 @@ def _child(
         applied = not isinstance(problem, NotApplied | Rejection)
         final = isinstance(problem, NotApplied) and problem.final
         kind = "cancelled" if isinstance(problem, Cancelled) else "raised"
-        send(kind, (_said(problem), applied, final))
+        send(kind, (problem.said if isinstance(problem, NotApplied) else _said(problem), applied, final))
         return
     try:
         send("returned", value)

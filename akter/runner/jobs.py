@@ -125,6 +125,9 @@ class Jobs:
         runs = [run_of(row, self._known[row.actor_type, row.command], sent, self._check) for row in rows]
         begin = [run for run in runs if run.row.running]
         ends = [verdict.claimed(run) for run in runs if not run.row.running]
+        for end in ends:
+            # Nobody may give it back: it is being settled.
+            end.run.begun = end.run.returned = True
         if self._stopping:
             self._give_back(begin)
             return
@@ -235,17 +238,18 @@ class Jobs:
         return verdict.succeeded(run, value)
 
     def _give_up(self, run: Run, why: str) -> None:
-        self.reporter.later(verdict.given_up(run, why), seat=False)
+        self.reporter.later(verdict.given_up(run, why))
 
     def _renew(self, runs: Sequence[Run]) -> dict[tuple[int, int, str], bool]:
         rows = [{**verdict.token(run), "lease_ms": round(run.lease * 1000)} for run in runs]
         (answer,) = self._fly([self._line(attempt.renew, parameters("renew_", rows, True))], min(run.lease for run in runs))
         return {(row[0], row[1], row[2]): row[3] for row in answer}
 
-    def _give_back(self, runs: Sequence[Run] | None) -> None:
+    def _give_back(self, runs: Sequence[Run] | None) -> int:
+        """Give back those that nobody has begun, of all or of these; returns how many that are."""
         waiting = self.attempts.take_back(runs)
         if not waiting:
-            return
+            return 0
         rows = [{**verdict.token(run), "ambiguous": run.row.was_ambiguous, "last_error": run.row.was_error} for run in waiting]
         try:
             ((released,),) = self._fly([self._line(attempt.release, parameters("free_", rows, True))], _SECONDS)[0]
@@ -253,6 +257,7 @@ class Jobs:
             logger.warning("relay.release_failed", extra={"akter_rows": len(waiting), "akter_reason": str(problem)[:500]})
         else:
             self.counts.add(released=released)
+        return len(waiting)
 
     def _fly(self, lines: Sequence[Line], seconds: float) -> list[list[Row]]:
         with Wire(self._engine, self._around.statements) as wire:
@@ -270,10 +275,8 @@ class Jobs:
     def stop(self) -> None:
         """Begin nothing more, and give back what was claimed but not begun."""
         self._stopping = True
-        waiting = [*self._ready]
         self._ready.clear()
-        self._give_back(waiting)
-        self.lane.leave(sum(run.given_back for run in waiting))
+        self.lane.leave(self._give_back(None))
 
     def warn(self) -> None:
         """Tell what still runs to stop: the time for it is over."""

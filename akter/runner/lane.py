@@ -158,6 +158,11 @@ class Lane:
             self.leave(rows, units=1)
             raise
 
+    def hold(self, rows: int) -> None:
+        """Take seats that no claim asked for, to be left like others."""
+        with self._changed:
+            self._rows += rows
+
     def leave(self, rows: int, *, units: int = 0) -> None:
         """Free the seats of rows that are settled."""
         with self._changed:

@@ -54,10 +54,12 @@ class Reporter:
             self._pending.extend((verdict, seat) for verdict in ended)
         self._flush()
 
-    def later(self, ended: Verdict, *, seat: bool) -> None:
-        """Report from a thread that must not wait for the database."""
+    def later(self, ended: Verdict) -> None:
+        """Report, from a thread that must not wait for the database, of an attempt whose function still runs and keeps its seat."""
+        # The report is work as well, and whoever waits for the lane waits for it.
+        self._lane.hold(1)
         with self._lock:
-            self._pending.append((ended, seat))
+            self._pending.append((ended, True))
         try:
             self._threads.run(self._flush)
         except RuntimeError:
@@ -97,7 +99,7 @@ class Reporter:
             # Its lease brings it back, as an attempt whose end nobody knows.
             logger.exception("job.settle_failed", extra={**batch[0][0].run.about(), "akter_reason": type(problem).__name__})
         # Of those given up, the functions still run: whoever asks what runs here must hear of them.
-        self._attempts().forget(verdict.run for verdict, seat in batch if seat)
+        self._attempts().forget(verdict.run for verdict, _ in batch if verdict.run.returned or not verdict.run.over)
         self._lane.leave(sum(seat for _, seat in batch))
         return []
 

@@ -39,7 +39,7 @@ def succeeded(run: Run, value: Any) -> Success | Failure:
 def failed(run: Run, problem: BaseException) -> Failure:
     """The function raised. Only `NotApplied` and rejections say that the outside world did not act."""
     if isinstance(problem, NotApplied):
-        return Failure(run, words(problem), ambiguous=False, final=problem.final)
+        return Failure(run, words(problem.said), ambiguous=False, final=problem.final)
     if isinstance(problem, Cancelled):
         return Failure(run, "it stopped because it was told to", ambiguous=True)
     return Failure(run, words(problem), ambiguous=not isinstance(problem, Rejection))
