@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import logging
-import threading
 import time
+from collections.abc import Sequence
 from typing import Any
 
 from sqlalchemy import Engine
 from tenacity import RetryCallState, Retrying, retry_if_exception_type, wait_exponential, wait_random
 
 from akter.call import Call
-from akter.capability import left
+from akter.chain import RunsAlone
 from akter.errors import OutcomeUnknown, Unavailable
 from akter.fault import Crashed
+from akter.group import Group
 from akter.identity import shown_id
 from akter.limits import Limits
 from akter.member import Surroundings
+from akter.pace import Pace
+from akter.seats import Caller, Seats
 from akter.store.wire import Wire
 from akter.turn import Turn
 
@@ -30,7 +33,7 @@ class Delivery:
 
     def __init__(self, engine: Engine, around: Surroundings, limits: Limits, seats: int) -> None:
         self._engine, self._around, self._limits = engine, around, limits
-        self._seats = threading.BoundedSemaphore(seats)
+        self._seats, self._pace = Seats(seats, self._gather), Pace()
 
     def run(self, call: Call) -> Any:
         """Run a command once and answer as it ended; raises `Unavailable` when it could not run until its time was over."""
@@ -60,7 +63,7 @@ class Delivery:
             for attempt in Retrying(retry=retry_if_exception_type(Unavailable), wait=wait, stop=is_over, reraise=True):
                 with attempt:
                     try:
-                        return self._once(call, execution, end)
+                        return self._once(call, execution, end, alone=True)
                     except OutcomeUnknown:
                         unknown = True
                         raise
@@ -71,20 +74,34 @@ class Delivery:
             raise
         raise first
 
-    def _once(self, call: Call, execution: float, end: float) -> Any:
-        faults = self._around.faults
-        faults.at("before_delivery", call)
+    def _once(self, call: Call, execution: float, end: float, *, alone: bool = False) -> Any:
+        self._around.faults.at("before_delivery", call)
+        caller = Caller(call, execution, end, shares=not alone and self._pace.may_share(call.command))
+        if caller.shares:
+            call.watch = self._around.telemetry.turn(call)
         asked = time.perf_counter()
-        if not self._seats.acquire(timeout=left(end)):
-            raise Unavailable("every turn seat of this process is taken: make the engine's pool larger", command_id=call.id)
+        self._seats.take(caller)
+        if caller.group is None:
+            return self._alone(caller, asked)
         try:
-            faults.at("queued", call)
+            return caller.group.run(caller)
+        except RunsAlone:
+            pass
+        return self._once(call, execution, end, alone=True)
+
+    def _alone(self, caller: Caller, asked: float) -> Any:
+        call = caller.call
+        try:
+            self._around.faults.at("queued", call)
             with Wire(self._engine, self._around.statements, call.id) as wire:
                 self._around.telemetry.waited(asked, "turn")
                 try:
-                    return Turn(wire, min(time.monotonic() + execution, end), self._around).run(call)
+                    return Turn(wire, min(time.monotonic() + caller.execution, caller.end), self._around).run(call, self._pace)
                 except Crashed:
                     wire.discard()
                     raise
         finally:
-            self._seats.release()
+            self._seats.leave(caller.shares)
+
+    def _gather(self, callers: Sequence[Caller]) -> Group:
+        return Group(callers, self._engine, self._around, self._pace, lambda: self._seats.leave(True))

@@ -16,6 +16,7 @@ from akter.capability import left
 from akter.errors import AkterError, Defect, OutcomeUnknown, Unavailable
 from akter.following import Cursor
 from akter.member import Member, Surroundings
+from akter.pace import Pace
 from akter.sql import BACK_TO_SAVEPOINT, OwnSql
 from akter.store import applied, failure, outbox, plans
 from akter.store import turn as statements
@@ -42,8 +43,8 @@ class Turn:
         self._wire, self._deadline, self._around = wire, deadline, around
         self._admitted, self._limited, self._clock_ms = 0.0, 0.0, 0
 
-    def run(self, call: Call) -> Any:
-        """Run one command, or find its receipt; returns its result or raises its rejection.
+    def run(self, call: Call, pace: Pace) -> Any:
+        """Run one command, or find its receipt; returns its result or raises its rejection. `pace` learns how it went.
 
         Raises `Unavailable` when it may be retried under the same id, `OutcomeUnknown` when it may have committed, and `Defect`,
         `NotCreated`, `CommandConflict`, `CommandExpired` and `Unauthorized` when it did not.
@@ -53,7 +54,11 @@ class Turn:
         member.admit(found)
         if member.replayed is None:
             self._around.faults.at("before_handler", call)
-            member.handle(self.open_sql, self.read)
+            started = time.monotonic()
+            try:
+                member.handle(self.open_sql, self.read)
+            finally:
+                pace.saw(call.command, time.monotonic() - started, used_sql=member.capability.touched)
             self.check_time(call)
             self._around.faults.at("before_commit", call)
             now_ms = self.commit([member])
@@ -63,9 +68,9 @@ class Turn:
             self._wire.roll_back()
         return member.answer()
 
-    def admit(self, calls: Sequence[Call]) -> list[Admitted]:
-        """Begin, lock the actors and read what the commands need, in the commands' order."""
-        for call in calls:
+    def admit(self, calls: Sequence[Call], *, watched: bool = False) -> list[Admitted]:
+        """Begin, lock the actors and read what the commands need, in the commands' order; `watched`: they brought their watches."""
+        for call in calls if not watched else ():
             call.watch = self._around.telemetry.turn(call)
         try:
             found = self._admit(calls)
@@ -172,8 +177,8 @@ class Turn:
             lines.append(planting.line(self._around.statements, missing, self.now_ms))
         lines += [*settle, _COMMIT]
         commit = len(lines) - 1
-        minted = first.call.minted
-        watched = minted is not None and minted.expires_at_ms - self.now_ms < _NEAR_EXPIRY_MS
+        ids = (member.call.minted for member in members)
+        watched = any(id is not None and id.expires_at_ms - self.now_ms < _NEAR_EXPIRY_MS for id in ids)
         if watched:
             lines.append(Line(get(statements.clock), {}))
         try:

@@ -6,33 +6,15 @@ import random
 from collections.abc import Sequence
 from typing import TypeAlias
 
-from akter.command import Command
 from akter.identity import Address
+from akter.pace import Pace
 from akter.runner.message import Delivery
-
-SLOW = 0.02
-"""Seconds after which a handler is too slow to let others wait for its commit."""
 
 MANY = 3
 """Tries after which a message is doubtful, however they ended."""
 
 Unit: TypeAlias = "list[list[Delivery]]"
 """What one thread does, batch after batch; each batch is a transaction."""
-
-
-class Pace:
-    """Which commands may share a transaction: those last seen to be quick and without SQL of their own."""
-
-    def __init__(self) -> None:
-        self._quick: dict[Command, bool] = {}
-
-    def may_share(self, command: Command) -> bool:
-        """Whether a command may be a member of a group."""
-        return not command.mark.sql and self._quick.get(command, False)
-
-    def saw(self, command: Command, seconds: float, *, used_sql: bool) -> None:
-        """Remember how a command went."""
-        self._quick[command] = seconds <= SLOW and not used_sql
 
 
 def doubtful(delivery: Delivery) -> bool:

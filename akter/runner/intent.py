@@ -10,8 +10,8 @@ from sqlalchemy import Engine
 
 from akter.fault import Crashed
 from akter.member import Member, Surroundings
+from akter.pace import Pace
 from akter.runner.group import Group
-from akter.runner.grouping import Pace
 from akter.runner.message import Delivery, Held
 from akter.runner.settler import Settler, about
 from akter.store.claim import Claimed

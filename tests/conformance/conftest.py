@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,6 +15,8 @@ from sqlalchemy import Connection, Engine, text
 
 from akter.fault import POINTS
 from akter.testing import inspect
+
+sys.path.insert(0, str(Path(__file__).parent))
 
 PATIENCE = 20.0
 """Seconds after which something that should have happened has not."""

@@ -195,7 +195,9 @@ def test_no_increment_is_lost_or_doubled_among_many_threads(two, start) -> None:
     assert answers == sorted([*range(1, 33)] * 3)
     for number in range(3):
         found = inspect(app, app.actor(Stock, f"s-{number}"))
-        assert (found.state, found.version, len(found.receipts)) == ({"pieces": 32}, 32, 32)
+        assert (found.state, len(found.receipts)) == ({"pieces": 32}, 32)
+        # Commands that shared a transaction wrote their state once.
+        assert 1 <= (found.version or 0) <= 32
 
 
 @contextmanager

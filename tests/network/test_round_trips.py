@@ -298,3 +298,30 @@ def test_a_commit_that_fails_for_a_passing_reason_is_tried_again(app: Any, obser
     assert account.add(10) == 11
     assert observer.one("SELECT last_value FROM tries") == 3
     assert len(receipts(app, account, "add")) == 2
+
+
+@pytest.mark.conformance("PIPE-14")
+def test_a_group_of_waiting_calls_takes_two_flights(
+    app: Any, proxy: Any, aside: Any, observer: Any, eventually: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("akter.seats.TOGETHER", 1)
+    for limit in ("akter.seats.PATIENCE", "akter.group.PATIENCE", "akter.pace.SLOW"):
+        monkeypatch.setattr(limit, 60.0)
+    app._turns._pace.saw(app.actors["Account"].members["add"], 0.0, used_sql=False)
+
+    def busy() -> int:
+        with app.command_id("busy"):
+            return int(app.actor(Account, "busy").add(1))
+
+    with pause_next(app, "before_commit", command_id="busy") as pause, proxy.count() as seen:
+        held = aside(busy)
+        pause.wait()
+        calls = []
+        for number in range(5):
+            calls.append(aside(lambda number=number: app.actor(Account, f"a-{number}").add(1)))
+            eventually(lambda number=number: len(app._turns._seats._waiting) > number)
+        pause.release()
+        assert [call.answer() for call in (held, *calls)] == [1] * 6
+    # Two of the one that held the seat, and two of the five.
+    assert seen.flights == 4
+    assert len(set(observer.rows("SELECT xmin::text FROM actor_receipts WHERE actor_id LIKE 'a-%'"))) == 1

@@ -22,8 +22,8 @@ KINDS = ("take", "refuse", "hit", "file", "breaks_the_statement")
 @pytest.fixture(params=[True, False], ids=["ride", "two steps"])
 def one(request: pytest.FixtureRequest, node: Make, monkeypatch: pytest.MonkeyPatch) -> Node:
     """A process whose runner takes every command for a quick one, as it would be after a while, on however busy a machine."""
-    for module in ("group", "grouping"):
-        monkeypatch.setattr(f"akter.runner.{module}.SLOW", SLOW)
+    for module in ("runner.group", "pace"):
+        monkeypatch.setattr(f"akter.{module}.SLOW", SLOW)
     fresh = node(ride=request.param)
     members = fresh.app.actors["Mailbox"].members
     for kind in KINDS:
@@ -53,8 +53,8 @@ def test_quick_messages_of_different_actors_share_a_transaction(one: Node, besid
 
 
 def test_a_command_is_delivered_alone_until_it_was_seen_to_be_quick(node: Make, beside: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in ("group", "grouping"):
-        monkeypatch.setattr(f"akter.runner.{module}.SLOW", SLOW)
+    for module in ("runner.group", "pace"):
+        monkeypatch.setattr(f"akter.{module}.SLOW", SLOW)
     one = node()
     send_many(one.app, ["a", "b"])
     settle(one.app, one.runner)

@@ -1,0 +1,262 @@
+"""Direct calls in one transaction: the callers share its two flights, and each runs its handler in its own thread.
+
+The first caller, who has the seat, admits them all. Then each runs its handler, those of one actor one after another, and whoever is
+the last to be done writes and commits for all. Nobody waits longer than `PATIENCE` for a slow one: it is withdrawn, and runs again
+by itself. A rejection keeps its receipt; a defect, or whatever else a handler raises, is its own caller's alone.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, TypeAlias, cast
+
+from sqlalchemy import Engine
+
+from akter.capability import left
+from akter.chain import Chains, RunsAlone, no_sql
+from akter.errors import OutcomeUnknown
+from akter.fault import Crashed
+from akter.identity import Address
+from akter.member import Member, Surroundings
+from akter.pace import Pace
+from akter.seats import Caller
+from akter.store.turn import Admitted
+from akter.store.wire import Wire
+from akter.turn import Turn
+
+logger = logging.getLogger("akter.turn")
+
+PATIENCE = 0.1
+"""Seconds after the admission when the group commits without those who are not done."""
+
+_LOCK = 0.1
+"""Seconds that a group waits for an actor that is busy elsewhere: its neighbours wait with it."""
+
+_GRACE = 15.0
+"""Seconds beyond the time of its transaction after which a member no longer waits to hear how it ended."""
+
+
+Answer: TypeAlias = "Callable[[Caller], int | BaseException]"
+"""What a caller is told when it is over: the database's time of the commit, or what is raised in its thread."""
+
+
+class Group:
+    """One transaction of several callers. `leave` gives its seat back."""
+
+    def __init__(self, callers: Sequence[Caller], engine: Engine, around: Surroundings, pace: Pace, leave: Callable[[], None]) -> None:
+        self._callers, self._engine, self._around, self._pace, self._leave = callers, engine, around, pace, leave
+        self._deadline = min(min(time.monotonic() + caller.execution, caller.end) for caller in callers)
+        self._close_at = self._deadline
+        self._lock, self._chains = threading.Lock(), Chains()
+        self._members: list[Member] = []
+        self._queues: dict[Address, deque[Caller]] = {}
+        for caller in callers:
+            self._queues.setdefault(caller.call.address, deque()).append(caller)
+        # Guarded by the lock: how many are not done, whether they may begin, and whether it is too late to be done.
+        self._open, self._begun, self._closed = len(callers), False, False
+
+    _turn: Turn
+    _wire: Wire | None = None
+    _ended = False
+
+    def run(self, caller: Caller) -> Any:
+        """Run one caller's command in its thread; raises `RunsAlone` when it has to run by itself, and what a turn of its own would."""
+        try:
+            if caller is self._callers[0]:
+                self._admit()
+            self._attend(caller)
+        except BaseException as problem:
+            if caller.verdict is None:
+                self.fall_apart(problem)
+            raise
+        member = caller.member
+        if member is None or isinstance(caller.verdict, BaseException):
+            raise cast(BaseException, caller.verdict)
+        if member.replayed is None:
+            self._around.faults.at("after_commit", caller.call)
+            caller.call.check_expiry(cast(int, caller.verdict))
+        return member.answer()
+
+    def fall_apart(self, problem: BaseException) -> None:
+        """Commit nothing, unless it is too late for that: somebody was interrupted, or is to look as if its process had died."""
+        with self._lock:
+            if self._closed:
+                return
+            self._closed, mine = True, self._begun
+        self._say(problem)
+        # Until the members have begun, the connection is in the hands of the thread that admits them.
+        if mine:
+            self._end(None, isinstance(problem, Crashed))
+
+    def _admit(self) -> None:
+        """Lock and read for all, and let the first of each actor begin."""
+        asked, calls = time.perf_counter(), [caller.call for caller in self._callers]
+        try:
+            self._wire = Wire(self._engine, self._around.statements, calls[0].id)
+            self._around.telemetry.waited(asked, "turn")
+            impatient = self._around._replace(lock=min(self._around.lock, _LOCK))
+            self._turn = Turn(self._wire, self._deadline, impatient)
+            found = self._turn.admit(calls, watched=True)
+        except BaseException as problem:
+            self._closed = True
+            self._say(problem)
+            self._end(None)
+            if not isinstance(problem, Exception):
+                raise
+            return
+        for caller, read in zip(self._callers, found, strict=True):
+            caller.read = read
+        with self._lock:
+            self._close_at = min(self._deadline, time.monotonic() + PATIENCE)
+            self._begun = not self._closed
+            for queue in self._queues.values():
+                queue[0].ring()
+            # One of those who cannot begin yet keeps an eye on the time, should all that can be slow.
+            if (watching := next((queue[1] for queue in self._queues.values() if len(queue) > 1), None)) is not None:
+                watching.ring()
+        if not self._begun:
+            self._end(None)
+
+    def _attend(self, caller: Caller) -> None:
+        """Run the handler when it is its turn, and wait for the commit, or make it."""
+        while caller.verdict is None:
+            if self._may_begin(caller):
+                self._handle(caller)
+            elif not caller.bell.acquire(timeout=left(self._close_at)):
+                if self._close():
+                    self._finish()
+                elif not caller.bell.acquire(timeout=left(self._deadline) + _GRACE):
+                    raise OutcomeUnknown(command_id=caller.call.id)
+
+    def _may_begin(self, caller: Caller) -> bool:
+        with self._lock:
+            queue = self._queues[caller.call.address]
+            if caller.begun or self._closed or not self._begun or queue[0] is not caller:
+                return False
+            caller.begun = True
+            return True
+
+    def _handle(self, caller: Caller) -> None:
+        call, faults, member = caller.call, self._around.faults, Member(caller.call, self._around)
+        try:
+            faults.at("queued", call)
+            member.admit(self._chains.found(call.address, cast(Admitted, caller.read)))
+            if member.replayed is None:
+                faults.at("before_handler", call)
+                started = time.monotonic()
+                try:
+                    member.handle(no_sql, no_sql)
+                finally:
+                    self._pace.saw(call.command, time.monotonic() - started, used_sql=False)
+                faults.at("before_commit", call)
+        except Crashed:
+            raise
+        except RunsAlone:
+            self._pace.saw(call.command, 0.0, used_sql=True)
+            self._hand_over(caller, None, followers=False)
+        except BaseException:
+            self._hand_over(caller, None, followers=True)
+            raise
+        else:
+            self._hand_over(caller, member, followers=True)
+
+    def _hand_over(self, caller: Caller, member: Member | None, *, followers: bool) -> None:
+        """A caller is done, with what its member leaves; `followers`: those behind it at its actor may go on in this transaction."""
+        with self._lock:
+            if self._closed:
+                # Too late: the others did not wait.
+                caller.verdict = RunsAlone(caller.call.id)
+                return
+            self._keep(caller, member)
+            queue = self._queues[caller.call.address]
+            queue.popleft()
+            self._open -= 1
+            if not followers:
+                self._open -= len(queue)
+                self._send_away(queue)
+            elif queue:
+                queue[0].ring()
+            last = self._closed = self._open == 0
+        if last:
+            self._finish()
+
+    def _keep(self, caller: Caller, member: Member | None) -> None:
+        caller.member = member
+        if member is None:
+            caller.verdict = RunsAlone(caller.call.id)
+        elif member.replayed is not None:
+            caller.verdict = 0
+        else:
+            self._members.append(member)
+            self._chains.carry(member)
+
+    def _close(self) -> bool:
+        """Commit without those who are not done; whether it is this thread that has to."""
+        with self._lock:
+            if self._closed or not self._begun:
+                return False
+            self._closed = True
+            for queue in self._queues.values():
+                self._send_away([caller for caller in queue if not caller.begun])
+        return True
+
+    def _send_away(self, callers: Iterable[Caller]) -> None:
+        for caller in callers:
+            caller.verdict = RunsAlone(caller.call.id)
+            caller.call.watch.failed(caller.verdict)
+            caller.ring()
+
+    def _finish(self) -> None:
+        """Write, commit, and tell everybody."""
+        answer: Answer | None = None
+        try:
+            if self._members:
+                answer = self._commit()
+        except Exception as problem:  # noqa: BLE001 - the members run again alone, and each shows what is its own
+            self._say(problem)
+        finally:
+            self._end(answer)
+
+    def _commit(self) -> Answer:
+        for member in self._members:
+            self._turn.check_time(member.call)
+        unknown: Answer = lambda caller: OutcomeUnknown(command_id=caller.call.id)  # noqa: E731
+        try:
+            now_ms = self._turn.commit(self._members)
+        except OutcomeUnknown:
+            return unknown
+        except Exception:
+            raise
+        except BaseException:
+            self._end(unknown)
+            raise
+        return lambda caller: now_ms
+
+    def _end(self, answer: Answer | None, crashed: bool = False) -> None:
+        """Give connection and seat back, and tell those who handed over how it ended; without an answer, that they run alone."""
+        if self._ended:
+            return
+        self._ended = True
+        try:
+            if self._wire is not None:
+                if crashed:
+                    self._wire.discard()
+                self._wire.__exit__(None, None, None)
+        finally:
+            self._leave()
+            with self._lock:
+                for caller in self._callers:
+                    if caller.verdict is None:
+                        if answer is not None and caller.member is not None:
+                            caller.verdict = answer(caller)
+                            caller.ring()
+                        else:
+                            self._send_away([caller])
+
+    def _say(self, problem: BaseException) -> None:
+        reason = {"akter_members": len(self._callers), "akter_reason": str(problem)[:500]}
+        logger.info("turn.group_fell_apart", extra=reason)
