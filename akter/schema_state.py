@@ -16,7 +16,7 @@ from akter import encoding
 from akter.errors import ConfigurationError, SchemaError, SchemaMissing, SchemaOutdated, SchemaTooNew
 from akter.tables import SCHEMA, metadata
 
-REVISIONS: tuple[str, ...] = ("akter_0001", "akter_0002", "akter_0003", "akter_0004")
+REVISIONS: tuple[str, ...] = ("akter_0001", "akter_0002", "akter_0003", "akter_0004", "akter_0005")
 """The history, oldest first; the last one is what this library needs."""
 
 VERSION_TABLE = "alembic_version"
@@ -24,7 +24,10 @@ VERSION_TABLE = "alembic_version"
 VIEWS = "_views"
 """How the name of the schema of the views ends; no schema of tables may be called so."""
 
-VIEW_NAMES = ("actors", "dead_letters", "events", "jobs", "operator_audit", "outbox", "outcomes", "receipts", "state", "timers", "views")
+VIEW_NAMES = (
+    *("actors", "dead_letters", "events", "jobs", "operator_audit", "outbox", "outcomes", "receipts", "state", "subscriptions", "timers"),
+    "views",
+)
 """The views there are."""
 
 RELATIONS = text(

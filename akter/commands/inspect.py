@@ -58,6 +58,8 @@ def _lines(life: Life, limit: int) -> Iterator[str]:
     yield from _section("what happened", _story(life, limit))
     yield from _section("what it asked for", [_waits(row, life, f"{row['target_type']}/{row['target_id']}") for row in life.asked])
     yield from _section("what others asked of it", [_waits(row, life, f"from {_sender(row)}") for row in life.waiting])
+    yield from _section("who follows it", [_follower(row, life) for row in life.followers])
+    yield from _section("whom it follows", [_follows(row) for row in life.follows])
     yield from _section("jobs that gave up", [_gave_up(row) for row in life.dead_letters])
 
 
@@ -110,6 +112,20 @@ def _waits(row: Row, life: Life, who: str) -> str:
 def _gave_up(row: Row) -> str:
     doubt = ", and may have been done" if row["ambiguous"] else ""
     return _cut(f"{_at(row['dead_at_ms'])}  {row['job']} after {row['attempts']} attempts{doubt}: {row['cause']}  [{row['job_id']}]")
+
+
+def _follower(row: Row, life: Life) -> str:
+    behind = f"told up to {row['delivered']} of {life.event_sequence}"
+    failed = f", {row['attempts']} attempts: {row['last_error']}" if row["last_error"] else ""
+    return _cut(f"{row['subscriber_type']}/{row['subscriber_id'] or '(routed)'} by {row['subscription']}, {behind}{_ended(row)}{failed}")
+
+
+def _follows(row: Row) -> str:
+    return f"{row['source_type']}/{row['source_id']} by {row['subscription']}, applied up to {row['applied']}{_ended(row)}"
+
+
+def _ended(row: Row) -> str:
+    return "" if row["active"] else ", no more"
 
 
 def _sender(row: Row) -> str:

@@ -10,7 +10,20 @@ from sqlalchemy import Connection, Text, and_, cast, select
 
 from akter.identity import Address
 from akter.store.clock import now_ms
-from akter.tables import IDENTITY, dead_letters, events, generations, operator_audit, outbox, placements, receipts, state
+from akter.tables import (
+    IDENTITY,
+    SOURCE,
+    dead_letters,
+    events,
+    generations,
+    operator_audit,
+    outbox,
+    placements,
+    receipts,
+    state,
+    subscription_cursors,
+    subscriptions,
+)
 
 Row = dict[str, Any]
 
@@ -37,6 +50,7 @@ class Life:
 
     `state` is the text as it is stored, None where no turn wrote one. `commands` and `events` are the newest, oldest first. `asked` is
     what it asked for and `waiting` what others asked of it, as far as that is not done. `operations` is what operators did to it.
+    `followers` are those that follow it, with the event up to which they were told; `follows` is whom it follows, likewise.
     """
 
     address: Address
@@ -53,6 +67,8 @@ class Life:
     waiting: Sequence[Row]
     dead_letters: Sequence[Row]
     operations: Sequence[Row]
+    followers: Sequence[Row]
+    follows: Sequence[Row]
 
 
 def placement(connection: Connection, actor_type: str) -> str | None:
@@ -99,6 +115,15 @@ def read(connection: Connection, address: Address, limit: int) -> Life | None:
         waiting=waiting,
         dead_letters=_newest(connection, dead_letters, gave_up, address, (dead_letters.c.dead_at_ms.desc(),), limit),
         operations=_operations(connection, address, limit),
+        followers=_followers(connection, address, limit),
+        follows=_rows(
+            connection,
+            subscription_cursors,
+            ("subscription", "source_type", "source_id", "active", "applied"),
+            _of(subscription_cursors, address),
+            (subscription_cursors.c.subscription, subscription_cursors.c.source_type, subscription_cursors.c.source_id),
+            limit,
+        ),
     )
 
 
@@ -106,6 +131,13 @@ def _operations(connection: Connection, address: Address, limit: int) -> list[Ro
     names = ("at_ms", "operator", "action", "target", "reason", "outcome")
     mine = and_(*(operator_audit.c[name] == getattr(address, name) for name in IDENTITY if name != "routing_key"))
     return _rows(connection, operator_audit, names, mine, (operator_audit.c.at_ms.desc(), operator_audit.c.audit_id.desc()), limit)[::-1]
+
+
+def _followers(connection: Connection, address: Address, limit: int) -> list[Row]:
+    names = ("subscriber_type", "subscription", "subscriber_id", "active", "delivered", "attempts", "last_error", "gaps")
+    key = (*SOURCE, "subscriber_type", "subscription", "subscriber_id")
+    mine = and_(*(subscriptions.c[name] == value for name, value in zip(SOURCE, address, strict=True)))
+    return _rows(connection, subscriptions, names, mine, [subscriptions.c[name] for name in key], limit)
 
 
 def _newest(connection: Connection, table: Any, names: Sequence[str], address: Address, order: Sequence[Any], limit: int) -> list[Row]:

@@ -12,7 +12,7 @@ from akter.identity import Address
 from akter.schedule import CRON_KEY
 from akter.store.clock import now_ms
 from akter.store.settle import PARKED_MS
-from akter.tables import IDENTITY, dead_letters, events, generations, operator_audit, outbox, receipts, state
+from akter.tables import IDENTITY, dead_letters, events, generations, operator_audit, outbox, receipts, state, subscription_cursors
 
 _LOCK = "5s"
 
@@ -57,11 +57,14 @@ def erase(connection: Connection, address: Address, operator: str, why: str, *, 
     """Delete an actor, and what others asked of it; raises `Absent` and `Held`.
 
     Its generation row stays, so that no number of an event is ever given again; and its receipts, unless they are to go, too, until
-    retention takes them, so that no earlier command runs again.
+    retention takes them, so that no earlier command runs again. What it asked to follow, it follows no more.
     """
     _lock(connection, address)
     waiting = _delete(connection, outbox, and_(_addressed(address), not_(_of(outbox, address))))
     asked = _delete(connection, outbox, _pending(address))
+    # Only what it asked to follow: who is routed to it follows for all of its kind.
+    mine = and_(_of(subscription_cursors, address), subscription_cursors.c.epoch > literal_column("0"))
+    connection.execute(update(subscription_cursors).where(mine).values(active=false()))
     removed = Removed(
         _begin_again(connection, address),
         asked,

@@ -163,7 +163,7 @@ def test_a_time_is_there_twice_and_what_never_comes_has_no_date(app: Akter, view
             "columns", "table_name, column_name", f"WHERE table_schema = '{view.place}' AND column_name LIKE '%\\_ms'"
         )
     ]
-    assert len(times) == 13
+    assert len(times) == 14
     for name, column in times:
         assert view(name, f"{column.removesuffix('_ms')}", "LIMIT 0") == []
 
@@ -255,6 +255,7 @@ COLUMNS = {
     "jobs": "job_id job key attempts last_error running waiting ambiguous maybe_applied final_failure due_at_ms due_at ready_at_ms "
     "ready_at cancelled_at_ms cancelled_at payload_version payload",
     "dead_letters": "job_id job cause attempts ambiguous dead_at_ms dead_at payload_version payload",
+    "subscriptions": "subscriber_type subscription subscriber_id events active delivered behind attempts last_error gaps due_at_ms due_at",
     "operator_audit": "audit_id operator action target reason at_ms at outcome",
 }
 """The columns there are, behind whom a row is of. Columns are only ever added, at the end; anything else is a new view."""
