@@ -15,7 +15,8 @@ NEWEST_MS = 253402300800000
 """As in akter_0003."""
 
 QUERY = f"""SELECT t.tenant_id AS tenant, t.source_type AS type, t.source_id AS id, t.routing_key, p.placement,
-    t.subscriber_type, t.subscription, t.subscriber_id, t.events, t.active, t.delivered, g.event_sequence - t.delivered AS behind, t.attempts, t.last_error, t.gaps,
+    t.subscriber_type, t.subscription, t.subscriber_id, t.events, t.active, t.delivered, g.event_sequence - t.delivered AS behind,
+    t.attempts, t.last_error, t.gaps,
     t.due_at_ms, CASE WHEN t.due_at_ms < {NEWEST_MS} THEN to_timestamp(t.due_at_ms / 1000.0) END AS due_at
     FROM {{schema}}.actor_subscriptions t LEFT JOIN {{schema}}.actor_placements p ON p.actor_type = t.source_type
     LEFT JOIN {{schema}}.actor_generations g ON g.bucket = t.bucket AND g.routing_key = t.routing_key AND g.tenant_id = t.tenant_id
