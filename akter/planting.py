@@ -45,6 +45,7 @@ class Planting:
         """Those whose rows nobody here saw lately, each once."""
         found: dict[tuple[Address, int], Planted] = {}
         for actor in actors:
+            self._forget()
             name = (actor.address, actor.generation)
             if name not in self._seen and name not in self._before:
                 found[name] = actor
@@ -58,9 +59,14 @@ class Planting:
     def saw(self, actors: Iterable[Planted]) -> None:
         """Remember that the rows of these are committed."""
         with self._lock:
-            if len(self._seen) >= _MOST or time.monotonic() - self._since > _LONG:
-                self._before, self._seen, self._since = self._seen, set(), time.monotonic()
             self._seen.update((actor.address, actor.generation) for actor in actors)
+
+    def _forget(self) -> None:
+        """Forget those that were seen before the last time something was forgotten."""
+        if len(self._seen) < _MOST and time.monotonic() - self._since < _LONG:
+            return
+        with self._lock:
+            self._before, self._seen, self._since = self._seen, set(), time.monotonic()
 
 
 def times(entry: Entry, now_ms: int) -> dict[str, int]:
@@ -71,6 +77,7 @@ def times(entry: Entry, now_ms: int) -> dict[str, int]:
 
 def _rows(actor: Planted, now_ms: int) -> Iterable[dict[str, Any]]:
     mine, caller = key(actor.address), callers.to_json(System("cron", actor.address))
-    for name, entry in actor.definition.schedules.items():
+    # In one order, so that two processes that write the same rows wait for each other and not for both.
+    for name, entry in sorted(actor.definition.schedules.items()):
         payload, _ = entry.command.bind((), {})
         yield {**mine, "timer_key": name, "command": entry.command.name, "payload": payload, "caller": caller, **times(entry, now_ms)}

@@ -148,3 +148,20 @@ def test_schedules_add_one_statement_to_the_first_turn_and_nothing_to_the_ones_a
     with proxy.count() as seen:
         again.actor(Timekeeper, "a").tell()
     assert (seen.flights, len(seen.statements)) == (2, 7), "another process looks once, too"
+
+
+@pytest.mark.parametrize(("ride", "flights"), [(True, 3), (False, 4)], ids=["ride", "two steps"])
+def test_a_tick_costs_what_a_message_costs(through: Callable[..., Any], proxy: Any, observer: Any, ride: bool, flights: int) -> None:
+    app = through(Timekeeper, pool_size=3, hint=False)
+    app.actor(Timekeeper, "a").tell()
+    runner = Runner(app, listen=False, ride=ride)
+    counts: list[int] = []
+    for _ in range(3):
+        observer.rows("UPDATE actor_outbox SET due_at_ms = 0 WHERE starts_with(timer_key, '$cron:UTC')")
+        with proxy.count() as seen:
+            assert runner.relay.run_pass().claimed == 1
+            assert runner.relay.wait_idle(20.0)
+        counts.append(seen.flights)
+    runner.stop()
+    assert counts[-1] == flights
+    assert observer.one("SELECT count(*) FROM actor_receipts WHERE command = 'wind'") == 3

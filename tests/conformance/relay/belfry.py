@@ -95,6 +95,20 @@ class Quiet(Actor, name="Bell"):
     def hang(self) -> None: ...
 
 
+class Second(Actor):
+    """Is told every second."""
+
+    told: int = 0
+
+    @command
+    def begin(self) -> None: ...
+
+    @cron(every=SECOND)
+    def tell(self) -> None:
+        rung(self, "tell")
+        self.told += 1
+
+
 class Tower(Actor):
     """Has to be built first."""
 

@@ -9,7 +9,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from belfry import DAILY, DAY, HOUR, HOURLY, Bell, Chime, Closed, Quiet, Rows, Sun, Tower, rings, rung
+from belfry import DAILY, DAY, HOUR, HOURLY, Bell, Chime, Closed, Quiet, Rows, Second, Sun, Tower, rings, rung
 from post import LEASE, Mailbox, Node
 
 from akter import NotCreated, PayloadInvalid
@@ -221,6 +221,73 @@ def test_a_row_that_is_missing_is_written_again_by_the_next_process(node: Make, 
     node(Bell).app.actor(Bell, "b").hang()
     assert rows.of(HOURLY).id == kept.id
     assert rows.of(DAILY).due_at_ms % 86_400_000 == THREE
+
+
+@pytest.mark.conformance("CRON-11")
+def test_the_process_that_wrote_it_writes_it_again_after_a_while(
+    node: Make, rows: Rows, beside: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bell = node(Bell).app.actor(Bell, "b")
+    bell.hang()
+    beside("DELETE FROM {akter}.actor_outbox")
+    bell.hang()
+    assert rows() == [], "it remembers them"
+    monkeypatch.setattr("akter.planting._LONG", 0.0)
+    bell.hang()
+    bell.hang()
+    assert [row.key for row in rows()] == [HOURLY, DAILY]
+
+
+def test_a_schedule_that_comes_with_a_deploy_is_written_by_the_next_turn(node: Make, rows: Rows) -> None:
+    node(Quiet).app.actor(Quiet, "b").hang()
+    assert rows() == []
+    node(Bell).app.actor(Bell, "b").hang()
+    assert [row.key for row in rows()] == [HOURLY, DAILY]
+
+
+def test_an_actor_with_an_id_of_its_own_making_has_its_schedules_too(node: Make, rows: Rows) -> None:
+    app = node(Bell).app
+    bells = [app.new(Bell) for _ in range(2)]
+    for bell in bells:
+        bell.hang()
+    assert sorted({row.actor for row in rows()}) == sorted(bell.id for bell in bells)
+    assert len(rows()) == 4
+
+
+def test_a_tick_that_is_rejected_has_happened(node: Make, rows: Rows) -> None:
+    def refuse(actor: Any) -> None:
+        raise Closed
+
+    one = node(Bell)
+    bell = one.app.actor(Bell, "b")
+    bell.hang()
+    tick = rows.when_due(one.app)
+    rung.inside = refuse
+    settle(one.app, one.runner)
+    after = rows.of(DAILY)
+    assert (rung.times["b ring"], rings(one.app, bell)) == (1, 0)
+    assert (after.scheduled_at_ms - tick.scheduled_at_ms, after.attempts, after.last_error) == (86_400_000, 0, None)
+    assert [receipt.command_id for receipt in receipts(one.app, bell, "ring")] == [tick.id]
+
+
+def test_the_next_tick_of_a_schedule_does_not_begin_before_this_one_has_ended(node: Make, rows: Rows, beside: Any) -> None:
+    one, other = node(Second), node(Second)
+    second = one.app.actor(Second, "b")
+    second.begin()
+    (tick,) = rows()
+    advance(one.app, timedelta(milliseconds=max(0, tick.wait) + 1))
+    with pause_next(one.app, "before_commit", command_id=tick.id) as pause:
+        relay = one.thread_of(one.runner.relay.run_pass)
+        pause.wait()
+        beside.until("three more of its times passed", lambda: rows.now_ms > tick.due_at_ms + 3_000)
+        other.runner.drain()
+        assert (rung.times["b tell"], other.runner._deliverer.counts.delivered) == (1, 0)
+        pause.release()
+        relay.join(20)
+        assert one.runner.relay.wait_idle(20)
+    (after,) = rows()
+    assert rung.times["b tell"] == 1
+    assert after.scheduled_at_ms - tick.scheduled_at_ms >= 4_000, "what was missed meanwhile is not made up for"
 
 
 @pytest.mark.conformance("CRON-12")
