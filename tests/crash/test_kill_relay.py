@@ -43,9 +43,32 @@ class Box(Actor):
         self.send(self.actor(Box, box).keep, letter, journal)
 
 
+class Chick(Actor):
+    """Is there from the moment it hatches."""
+
+    hatched: int = 0
+
+    @command(creates=True)
+    def hatch(self, journal: str) -> int:
+        with open(journal, "a", encoding="utf-8") as file:
+            file.write(self.id + "\n")
+        self.hatched += 1
+        return self.hatched
+
+
+class Nest(Actor):
+    """Lays eggs, each with a name of its own."""
+
+    @command
+    def lay(self, journal: str) -> str:
+        chick = self.mint(Chick)
+        self.send(chick.hatch, journal)
+        return chick.id
+
+
 def relay(url: str, schema: str, ride: bool, together: bool) -> None:
     """Deliver what is due; what a killed process of these tests does."""
-    with Akter(url, actors=[Box], schema=schema) as app:
+    with Akter(url, actors=[Box, Chick, Nest], schema=schema) as app:
         runner = Runner(app, ride=ride, listen=False)
         if together:
             # As after a while: the command was seen to be quick.
@@ -114,7 +137,7 @@ def _letters(value: str) -> list[str]:
 
 @pytest.fixture
 def post(akter_app: Any, akter_database: str, akter_schema: str, rows: Any, tmp_path: Path) -> Iterator[Post]:
-    return Post(akter_app(Box), (akter_database, akter_schema), rows, tmp_path / "journal")
+    return Post(akter_app(Box, Chick, Nest), (akter_database, akter_schema), rows, tmp_path / "journal")
 
 
 ALONE, TOGETHER = ("a",), ("a", "b", "c")
@@ -161,6 +184,28 @@ def test_a_relay_killed_after_the_receivers_commit_delivers_nothing_twice(post: 
     post.after_the_lease()
     assert (post.kept, post.attempts) == (list(letters), [])
     assert post.runs == dict.fromkeys(letters, 1)
+
+
+@pytest.mark.conformance("REL-C-05")
+@pytest.mark.parametrize(
+    ("point", "ride", "runs"),
+    [("before_delivery", True, 1), ("before_commit", True, 2), ("after_commit", True, 1), ("before_outbox_delete", False, 1)],
+)
+def test_a_minted_child_is_created_once_whenever_the_claimer_of_its_creation_is_killed(
+    post: Post, rows: Callable[..., list[Any]], tmp_path: Path, point: Any, ride: bool, runs: int
+) -> None:
+    with post.app.command_id("egg"):
+        chick = post.app.actor(Nest, "n").lay(str(tmp_path / "journal"))
+    post.killed(point, ride, False)
+    post.after_the_lease()
+    with post.app.command_id("egg"):
+        assert post.app.actor(Nest, "n").lay(str(tmp_path / "journal")) == chick
+    post.after_the_lease()
+    assert post.runs == {chick: runs}
+    assert rows("SELECT actor_id FROM actor_generations WHERE actor_type = 'Chick' AND created") == [chick]
+    assert rows("SELECT (value->>'hatched')::int FROM actor_state WHERE actor_type = 'Chick'") == [1]
+    assert rows("SELECT count(*) FROM actor_receipts WHERE command = 'hatch'") == [1]
+    assert post.attempts == []
 
 
 @pytest.mark.conformance("KILL-40")
