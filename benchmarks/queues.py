@@ -39,7 +39,7 @@ POOL = 16
 class Program:
     """A queue: its program in `benchmarks.crew`, the tables that its jobs are in, others to be emptied, and what it needs.
 
-    `seats`: jobs that a worker takes at once.
+    `seats`: jobs that a worker takes at once. `left`: what is true of the rows of jobs that are not settled yet.
     """
 
     name: str
@@ -49,6 +49,7 @@ class Program:
     least: tuple[int, int] = (3, 11)
     positional: bool = False
     seats: int = 100
+    left: str = ""
 
     @property
     def table(self) -> str:
@@ -58,9 +59,16 @@ class Program:
 
 OURS = Program("ours", (f"{SCHEMA}.actor_outbox",))
 PEERS = (
-    Program("pgqueuer", ("pgqueuer",), ("pgqueuer_log",), ("pgqueuer[asyncpg]==1.6.0", "uvloop"), positional=True),
-    Program("oban", ("oban_jobs",), (), ("oban==0.7.0", "psycopg[binary,pool]", "uvloop"), (3, 12)),
-    Program("procrastinate", ("procrastinate_jobs",), (), ("procrastinate==3.10.0", "psycopg[binary,pool]"), seats=20),
+    Program("pgqueuer", ("pgqueuer",), ("pgqueuer_log",), ("pgqueuer[asyncpg]==1.6.0", "uvloop"), positional=True, left="true"),
+    Program("oban", ("oban_jobs",), (), ("oban==0.7.0", "psycopg[binary,pool]", "uvloop"), (3, 12), left="state NOT IN ('completed')"),
+    Program(
+        "procrastinate",
+        ("procrastinate_jobs",),
+        (),
+        ("procrastinate==3.10.0", "psycopg[binary,pool]"),
+        seats=20,
+        left="status IN ('todo', 'doing')",
+    ),
 )
 
 
@@ -183,8 +191,13 @@ class Queue:
 
     def _emptied(self, connection: Any) -> float:
         self.ticks.wait(self.count, 120.0, 0.005)
-        if self.work == "noop":
+        if self.work != "turn" and not self.program.left:
             return self.count / (self.ticks.last - self.ticks.first)
+        if self.work != "turn":
+            left = f"SELECT EXISTS (SELECT FROM {self.program.table} WHERE {self.program.left})".encode()
+            while connection.execute(left).fetchone()[0]:
+                time.sleep(0.002)
+            return self.count / (time.perf_counter() - self.ticks.first)
         receipts = f"SELECT count(*) FROM {SCHEMA}.actor_receipts".encode()
         while connection.execute(receipts).fetchone()[0] < self.count:
             time.sleep(0.002)

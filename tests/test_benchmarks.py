@@ -128,6 +128,26 @@ def test_schedules_are_measured_with_their_tables(benchmark: Callable[..., Any])
     assert "40 ticks due at the same moment" in printed
 
 
+@pytest.mark.timeout(300)  # a dozen processes, one after another
+def test_jobs_are_measured_with_their_tables(benchmark: Callable[..., Any]) -> None:
+    found, printed = benchmark("jobs", "--seconds=0.1", "--peers", "--jobs=30", "--future=50", "--crowd=3")
+    check_machine({**found["machine"], "pgbench": ""})
+    assert list(found["drain"]["results"]) == [
+        "akter, 1 process",
+        "akter with 16 seats, 1 process",
+        "akter, 2 processes",
+        "akter with 16 seats, 2 processes",
+    ]
+    assert list(found["enqueue"]["results"]) == list(found["latency"]["results"]) == ["akter"]
+    assert list(found["future"]["results"]) == ["none", "50 future jobs"]
+    assert list(found["crowd"]["results"]) == ["none", "3 waiting jobs of one actor"]
+    for part, quantity in (("drain", "rate"), ("enqueue", "rate"), ("latency", "p50_ms"), ("future", "rate"), ("crowd", "rate")):
+        for name, result in found[part]["results"].items():
+            assert name in printed
+            assert result[quantity]["median"] > 0
+    assert found["enqueue"]["results"]["akter"]["bulk"] > 0
+
+
 def test_a_peer_that_cannot_be_installed_is_left_out_with_its_reason(place: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.syspath_prepend(place)
     monkeypatch.setenv("AKTER_BENCHMARK_CACHE", str(tmp_path / "cache"))

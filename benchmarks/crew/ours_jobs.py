@@ -35,7 +35,6 @@ class Maker(Actor):
     """An actor with jobs."""
 
     noop = Job(tick)
-    capped = Job(rest, concurrency=1)
 
     @command
     def make(self, many: int) -> None:
@@ -43,8 +42,14 @@ class Maker(Actor):
         for number in range(many):
             self.enqueue(self.noop, key=str(number))
 
+
+class Crowd(Actor):
+    """An actor with jobs of which one runs at a time; a runner that knows such jobs has to look for them, so only some do."""
+
+    capped = Job(rest, concurrency=1)
+
     @command
-    def crowd(self, many: int) -> None:
+    def gather(self, many: int) -> None:
         """Ask for jobs of which one runs at a time."""
         for number in range(many):
             self.enqueue(self.capped, key=str(number))
@@ -53,7 +58,7 @@ class Maker(Actor):
 def _app(plan: Plan, slot: int = 0) -> Akter:
     global _ticks
     _ticks = Ticks(plan.ticks, slot)
-    return Akter(plan.url, actors=[Maker], schema=plan.schema)
+    return Akter(plan.url, actors=[Maker, Crowd] if plan.work == "crowded" else [Maker], schema=plan.schema)
 
 
 def install(plan: Plan) -> None:
@@ -85,7 +90,7 @@ def bulk(plan: Plan, times: int) -> float:
 def crowd(plan: Plan, count: int) -> int:
     """Let one actor ask for so many jobs of which one runs at a time."""
     with _app(plan) as app:
-        app.actor(Maker, "crowded").crowd(count)
+        app.actor(Crowd, "crowded").gather(count)
     return count
 
 

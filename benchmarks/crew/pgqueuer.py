@@ -30,7 +30,7 @@ def fill(plan: Plan, count: int) -> float:
         queries, began = Queries.from_asyncpg_connection(connection), time.perf_counter()
         for start in range(0, count, BATCH):
             jobs = [json.dumps(plan.job(number)).encode() for number in range(start, min(count, start + BATCH))]
-            await queries.enqueue([plan.work] * len(jobs), jobs, [0] * len(jobs))
+            await queries.enqueue(["turn" if plan.work == "turn" else "noop"] * len(jobs), jobs, [0] * len(jobs))
         rate = count / (time.perf_counter() - began)
         await connection.close()
         return rate

@@ -28,7 +28,8 @@ BATCH = 1_000
 class Plan:
     """What a program has to know: the database, where to count, and a turn's five statements in its driver's spelling.
 
-    `work`: whether its jobs are turns, "turn", or do nothing, "noop". `seats`: how many of them a worker takes at once.
+    `work`: whether its jobs are turns, "turn", or do nothing, "noop", or that beside others that wait, "crowded". `seats`: how many of
+    them a worker takes at once.
     """
 
     url: str
@@ -45,7 +46,7 @@ class Plan:
 
     def job(self, number: int) -> dict[str, Any]:
         """The arguments of one queued turn, or of a job that does nothing."""
-        if self.work == "noop":
+        if self.work != "turn":
             return {"key": str(number)}
         key = number % self.keys
         return {"key": str(key), "routing": self.routing[key], "id": f"u:benchmark:{uuid.uuid4()}"}
