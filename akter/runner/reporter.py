@@ -131,7 +131,9 @@ class Reporter:
             locks = [group.lock(self._around.statements.schema) for group in wakes]
             lines.append(Line(self._around.statements.get(queue.lock), {"locks": locks}))
         if successes:
-            lines.append(self._line(report.success, "success_", [_success(one) for one in successes]))
+            rows = [_success(one) for one in successes]
+            statement = self._around.statements.get(report.success, any(row["capped"] for row in rows))
+            lines.append(Line(statement, parameters("success_", rows, True)))
         if failures:
             lines.append(self._line(report.failure, "failure_", [_failure(one) for one in failures]))
         if wakes:

@@ -6,7 +6,7 @@ in one statement with the message that says so, so a dead letter that cannot be 
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
 from sqlalchemy import (
     Boolean,
@@ -25,7 +25,7 @@ from sqlalchemy import (
     update,
 )
 from sqlalchemy.dialects.postgresql import insert
-from sqlalchemy.sql.selectable import ExecutableReturnsRows
+from sqlalchemy.sql.selectable import ExecutableReturnsRows, Select
 
 from akter.store.attempt import ATTEMPT, held
 from akter.store.clock import now_ms
@@ -48,21 +48,25 @@ LATE = (*_JOB, *IDENTITY[2:], "attempts", "command", "payload", "payload_version
 """A success that found its job settled already; `command` is the job."""
 
 
-def success() -> ExecutableReturnsRows:
+def success(capped: bool) -> Select[Any]:
     """Turn jobs that succeeded into messages; returns those that were still jobs, and whether they wait.
 
-    Where attempts per actor are limited, a success of an attempt that was taken for dead waits while a newer one runs: its place
-    must not be given to a third.
+    Where attempts per actor are limited (`capped`: some of them are), a success of an attempt that was taken for dead waits while a newer
+    one runs: its place must not be given to a third.
     """
     rows = source("success_", SUCCESS, True)
     named = and_(*(outbox.c[name] == rows.c[name] for name in _JOB), outbox.c.kind == literal_column("'job'"))
-    newer = and_(rows.c.capped, outbox.c.running, outbox.c.attempts != rows.c.attempts, outbox.c.due_at_ms > now_ms())
+    newer = (
+        and_(rows.c.capped, outbox.c.running, outbox.c.attempts != rows.c.attempts, outbox.c.due_at_ms > now_ms()) if capped else false()
+    )
     told = and_(outbox.c.cancelled_at_ms.is_not(None), rows.c.cancel_command.is_not(None))
     command = case((told, rows.c.cancel_command), else_=rows.c.command)
     payload = case((told, rows.c.cancel_payload), else_=rows.c.payload)
     routed = _told(update(outbox), command, payload, rows.c.caller).where(named, ~newer, command.is_not(None))
     gone = delete(outbox).where(named, ~newer, command.is_(None))
     ended = _ids(routed, gone).add_columns(literal_column("false", Boolean()).label("waits"))
+    if not capped:
+        return ended
     waits = select(*(outbox.c[name] for name in _JOB), true().label("waits")).select_from(outbox.join(rows, and_(named, newer)))
     both = union_all(ended, waits).subquery("found")
     return select(*both.c)
@@ -167,7 +171,8 @@ def _told(made: Any, command: Any, payload: Any, caller: Any) -> Any:
     )
 
 
-def _ids(routed: Any, gone: Any) -> Any:
+def _ids(routed: Any, gone: Any) -> Select[Any]:
     both = [one.returning(*(outbox.c[name] for name in _JOB)).cte(name) for one, name in ((routed, "routed"), (gone, "gone"))]
     rows = union_all(*(select(*one.c) for one in both)).subquery("ended")
-    return select(*rows.c)
+    chosen: Select[Any] = cast(Any, select)(*rows.c)
+    return chosen
