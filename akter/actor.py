@@ -209,14 +209,14 @@ class Actor:
                 "make the handle with self.actor(Kind, id)"
             )
         payload, arguments = found.bind(args, kwargs)
-        return self._turn.record(Send(target, found.name, arguments, payload, when, found.mark.creates))
+        return self._turn.record(Send(target, found.name, arguments, payload, when, found.mark.creates, found.version))
 
     def enqueue_later(self, when: When, job: Job[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
         """Record a job; what `enqueue` and `Later.enqueue` share."""
         if not isinstance(cast(object, job), Job) or job not in type(self).__akter__.jobs.values():
             raise TypeError(f"enqueue(...) takes a Job bound in {type(self).__name__}: self.enqueue(self.charge, ...)")
         payload, arguments = job.call.bind(args, kwargs)
-        return self._turn.record(Enqueue(job.name, arguments, payload, when))
+        return self._turn.record(Enqueue(job.name, arguments, payload, when, job.call.version))
 
     if not TYPE_CHECKING:  # checkers find misspelt fields as long as they do not know that this is asked
 

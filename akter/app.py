@@ -104,8 +104,8 @@ class Akter:
 
     def _begin(self) -> None:
         self._statements = Statements(self.schema)
-        followers = Followers(self.actors)
-        self._joining = Joining(self.engine, self._statements, self.limits.retry_window_ms, registry.placed(self.actors), followers)
+        followers, placed, window_ms = Followers(self.actors), registry.placed(self.actors), self.limits.retry_window_ms
+        self._joining = Joining(self.engine, self._statements, window_ms, placed, followers, lambda: registry.readable(self.actors))
         self.wakes = Wakes(self.engine, self._statements, self._hint)
         limits, statements = self.limits, self._statements
         planting = Planting(limits.retry_window_ms)
@@ -298,7 +298,7 @@ class Akter:
         schema.upgrade(self.engine, revision, schema=self.schema)
 
     def verify(self) -> None:
-        """Check the schema and this process's settings now, as the first call would; raises `SchemaError`."""
+        """Check now, as the first call would, that this process's schema, settings and code fit the database; raises `SchemaError`."""
         self._joining.join()
 
     def clock_offset_ms(self) -> int:

@@ -19,7 +19,8 @@ from akter.watch import NO_HOP, NO_WATCH, Hop, Watch
 class Call:
     """A command with its arguments, id and caller; it is the same in every retry.
 
-    `trusted`: a committed message. `proved`: it comes from the turn that minted the actor.
+    `trusted`: a committed message. `converted`: older code wrote its arguments. `proved`: it comes from the turn that
+    minted the actor.
     `hop` watches the message it came by, `watch` the try it is in. `grace_ms`: how long past its id's expiry a retry may still run,
     because the first try was in time; receipts are kept at least as long.
     `tick`: a schedule sent it, and its code may have changed since. `following` says which event a subscription is told.
@@ -35,6 +36,7 @@ class Call:
     caller: Caller
     expires_at_ms: int | None = None
     trusted: bool = False
+    converted: bool = False
     proved: bool = False
     retried: bool = False
     grace_ms: int = 0
@@ -50,7 +52,8 @@ class Call:
         if self.tick:
             return
         known = self.definition.names.get(found.command or "")
-        if known is not self.command or found.payload_hash != self.payload_hash:
+        # The hash of converted arguments is not the one that the code which wrote them made of them; the message's id is enough.
+        if known is not self.command or (found.payload_hash != self.payload_hash and not self.converted):
             raise CommandConflict(
                 f"the command id {self.id!r} was used for {found.command} "
                 f"{'with other arguments' if known is self.command else f'and now for {self.command.name}'}: use a new id",

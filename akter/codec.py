@@ -309,6 +309,22 @@ def check_defaults(kind: type[msgspec.Struct], where: str) -> None:
             raise DeclarationError(f"{problem}: give it a default of its type") from problem
 
 
+_members = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
+
+
+def keep_unknown(stored: bytes, written: bytes, known: frozenset[str]) -> bytes:
+    """An object as it is written in place of a stored one: with the fields of that one which this code does not know."""
+    unknown = {name: raw for name, raw in _members(stored).items() if name not in known}
+    return msgspec.json.encode({**_members(written), **unknown}) if unknown else written
+
+
+def chain(steps: object, where: str) -> tuple[Upcast, ...]:
+    """The steps of a migration chain; raises `DeclarationError` for what is none."""
+    if not isinstance(steps, list | tuple) or not all(callable(step) for step in steps):
+        raise DeclarationError(f"{where}: migrations is a list of functions, each taking and returning a mapping")
+    return tuple(steps)
+
+
 def upcast(raw: bytes, version: int, chain: Sequence[Upcast], where: str) -> bytes:
     """Bring stored bytes of `version` to the newest one; raises `PayloadInvalid` for a newer version or a failing step."""
     if version == len(chain):

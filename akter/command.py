@@ -11,7 +11,7 @@ from typing import Any, Literal, TypeVar, overload
 import msgspec
 
 from akter import annotation
-from akter.codec import Codec, check_defaults
+from akter.codec import Codec, Upcast, chain, check_defaults, upcast
 from akter.digest import payload_hash
 from akter.errors import DeclarationError
 from akter.payload import default_of
@@ -34,6 +34,7 @@ class Mark:
     timeout: float | None = None
     aliases: tuple[str, ...] = ()
     sql: bool = False
+    migrations: tuple[Upcast, ...] = ()
     route: str | None = None
 
     def build(self, owner: str, name: str, method: Callable[..., Any]) -> Command:
@@ -50,7 +51,13 @@ class Mark:
 def command(method: F, /) -> F: ...
 @overload
 def command(
-    *, creates: bool = ..., internal: bool = ..., timeout: float | None = ..., aliases: Sequence[str] = ..., sql: bool = ...
+    *,
+    creates: bool = ...,
+    internal: bool = ...,
+    timeout: float | None = ...,
+    aliases: Sequence[str] = ...,
+    sql: bool = ...,
+    migrations: Sequence[Upcast] = ...,
 ) -> Callable[[F], F]: ...
 def command(
     method: Any = None,
@@ -61,14 +68,23 @@ def command(
     timeout: float | None = None,
     aliases: Sequence[str] = (),
     sql: bool = False,
+    migrations: Sequence[Upcast] = (),
 ) -> Any:
     """Declare a method that changes its actor: one call is one turn, one transaction.
 
     `creates`: the actor exists only from this command's first success on. `internal`: only the deployment's own code may call it.
     `timeout`: the longest execution in seconds instead of the app's. `aliases`: earlier names of the method in stored messages.
-    `sql`: it uses `self.connection` or `self.session`.
+    `sql`: it uses `self.connection` or `self.session`. `migrations`: functions that bring the arguments of messages that were sent by
+    older code up to date, a mapping from names to values each.
     """
-    mark = Mark(creates=creates, internal=internal, timeout=timeout, aliases=annotation.names(aliases, "@command"), sql=sql)
+    mark = Mark(
+        creates=creates,
+        internal=internal,
+        timeout=timeout,
+        aliases=annotation.names(aliases, "@command"),
+        sql=sql,
+        migrations=chain(migrations, "@command"),
+    )
     return _apply(mark, method)
 
 
@@ -139,6 +155,15 @@ class Command:
             raise TypeError(f"{self.where}(): {problem}") from None
         return self.codec.round_trip(given)
 
+    @property
+    def version(self) -> int:
+        """What is stored beside arguments of this code: how many steps its migration chain has."""
+        return len(self.mark.migrations)
+
+    def load(self, raw: bytes, version: int) -> Any:
+        """Arguments from their stored form of any version; raises `PayloadInvalid` for a newer version, or one that cannot be read."""
+        return self.codec.decode(upcast(raw, version, self.mark.migrations, self.codec.where))
+
     def hash(self, arguments: msgspec.Struct) -> str:
         """What a second use of the same command id is compared by."""
         return payload_hash(arguments)
@@ -181,7 +206,8 @@ def _arguments(where: str, method: Callable[..., Any], found: dict[str, Any]) ->
         (keyword if parameter.kind is parameter.KEYWORD_ONLY else positional).append(declared)
     title, names = where.replace(".", "_"), tuple(declared[0] for declared in keyword)
     try:
-        arguments = msgspec.defstruct(title, positional, module=method.__module__)
+        # An argument that newer code sends and this code does not take is refused, instead of being done without.
+        arguments = msgspec.defstruct(title, positional, module=method.__module__, forbid_unknown_fields=True)
         if keyword:
             arguments = msgspec.defstruct(title, keyword, bases=(arguments,), kw_only=True, module=method.__module__)
     except TypeError as problem:

@@ -12,7 +12,7 @@ import msgspec
 
 from akter import annotation
 from akter.caller import Policy
-from akter.codec import Codec, Upcast, check_defaults, upcast
+from akter.codec import Codec, Upcast, chain, check_defaults, keep_unknown, upcast
 from akter.command import MARK, Command, Mark
 from akter.cron import entries, schedules
 from akter.errors import DeclarationError, PayloadInvalid
@@ -125,6 +125,13 @@ class Definition:
             raw = upcast(given, version, self.options.migrations, self.codec.where)
         return msgspec.structs.asdict(self.codec.decode(raw))
 
+    def rewrite(self, stored: bytes, version: int, written: bytes) -> bytes:
+        """What takes the place of stored fields.
+
+        Fields that this code does not know stay: code that has them runs beside it, or ran before it. A migration takes them away.
+        """
+        return keep_unknown(stored, written, self.fields) if version == self._migrations else written
+
     def dump(self, fields: dict[str, Any]) -> bytes:
         """The stored form of the fields; raises `PayloadInvalid` when they do not fit, or would not come back equal."""
         return self.codec.round_trip(self.state(*[fields[name] for name in self._names]))[0]
@@ -141,8 +148,7 @@ def _check_options(kind: type, options: Options) -> None:
     size = options.max_state_bytes
     if isinstance(size, bool) or not isinstance(cast(object, size), int) or not 2 <= size <= _LARGEST:
         raise DeclarationError(f"{where}: max_state_bytes is a number of bytes from 2 to {_LARGEST}, not {size!r}")
-    if not isinstance(cast(object, options.migrations), list | tuple) or not all(callable(step) for step in options.migrations):
-        raise DeclarationError(f"{where}: migrations is a list of functions, each taking and returning a mapping")
+    chain(options.migrations, where)
     for name in ("keep_receipts", "keep_events"):
         kept: object = getattr(options, name)
         if kept is not None and kept_ms(kept) is None:

@@ -114,5 +114,9 @@ class SchemaTooNew(SchemaError):
     """The database's akter schema needs a newer akter library: upgrade the package."""
 
 
+class PayloadTooNew(SchemaError):
+    """The database holds payloads that newer code wrote and this code cannot read: deploy that code again."""
+
+
 class DeploymentMismatch(SchemaError):
     """This process is configured differently from the others that share the database; the message names the setting."""

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from sqlalchemy import Connection
 
 from akter.schedule import CRON_KEY
-from akter.store import backlog, presence
+from akter.store import backlog, presence, versions
 from akter.store.backlog import STUCK, Count
 from akter.store.presence import IDLE_MS, Present
+from akter.store.versions import Readable
 
 LATE_MS = 60_000
 """Milliseconds that a row is due after which its runners do not keep up."""
@@ -50,6 +52,12 @@ def findings(connection: Connection) -> list[Finding]:
         said = f"a transaction of pid {pid} ({name or 'unnamed'}) is open for {duration(seconds * 1000)}"
         found.append(Finding("old transaction", said, "it keeps dead rows from being removed, which slows everybody: end it"))
     return found
+
+
+def unreadable(connection: Connection, readable: Iterable[Readable]) -> list[Finding]:
+    """What newer code wrote and the given code cannot read."""
+    remedy = "deploy the code that wrote it again, or a later one: older code refuses to start, and changes nothing"
+    return [Finding("too new", str(one), remedy) for one in versions.stranded(connection, readable)]
 
 
 def _runners(runners: list[Present]) -> list[Finding]:

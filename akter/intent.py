@@ -38,7 +38,7 @@ AT_ONCE = When()
 
 @dataclass(frozen=True, slots=True)
 class Send:
-    """A message to a command of an actor; `creates` says that the command may bring the actor about."""
+    """A message to a command of an actor; `creates` says that the command may bring the actor about, `version` is its arguments'."""
 
     target: Address
     command: str
@@ -46,16 +46,18 @@ class Send:
     payload: bytes
     when: When = AT_ONCE
     creates: bool = field(default=False, compare=False, repr=False)
+    version: int = field(default=0, compare=False, repr=False)
 
 
 @dataclass(frozen=True, slots=True)
 class Enqueue:
-    """A job of the actor itself."""
+    """A job of the actor itself; `version` is its arguments'."""
 
     job: str
     arguments: msgspec.Struct
     payload: bytes
     when: When = AT_ONCE
+    version: int = field(default=0, compare=False, repr=False)
 
 
 @dataclass(frozen=True, slots=True)

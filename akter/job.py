@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from types import FunctionType
 from typing import Any, Concatenate, Generic, Literal, ParamSpec, TypeVar, cast, overload
@@ -13,6 +13,7 @@ from typing import Any, Concatenate, Generic, Literal, ParamSpec, TypeVar, cast,
 import msgspec
 
 from akter import annotation
+from akter.codec import Upcast, chain
 from akter.command import MARK, MAX_SECONDS, Command, Mark, check_seconds
 from akter.errors import AkterError, DeclarationError
 from akter.identity import DEFAULT_TENANT
@@ -125,7 +126,8 @@ class Job(Generic[P, R]):
 
     The function's first parameter is the `Attempt`. `retry`: how often. `timeout`: seconds per attempt. `lease`: seconds after which a
     silent runner is taken for dead, at least 3. `concurrency`: attempts at once per actor, 1 to 64. `isolation`: "process" kills at the
-    deadline. Raises `DeclarationError` for settings out of range.
+    deadline. `migrations`: functions that bring the arguments of jobs that older code enqueued up to date. Raises `DeclarationError`
+    for settings out of range.
     """
 
     name: str
@@ -141,6 +143,7 @@ class Job(Generic[P, R]):
         lease: float = 60.0,
         concurrency: int | None = None,
         isolation: Literal["thread", "process"] = "thread",
+        migrations: Sequence[Upcast] = (),
     ) -> None:
         if not isinstance(function, FunctionType):
             raise DeclarationError("Job(...) takes a plain function whose first parameter is the Attempt")
@@ -155,6 +158,7 @@ class Job(Generic[P, R]):
             raise DeclarationError(f"{where}: isolation is 'thread' or 'process'")
         self.function, self.retry, self.timeout, self.lease = function, retry or Retry(), timeout, lease
         self.concurrency, self.isolation = concurrency, isolation
+        self.migrations = chain(migrations, where)
         self.routes: dict[str, str] = {}
         self._again = ""
 
@@ -193,7 +197,7 @@ class Job(Generic[P, R]):
         if first is None or annotation.hints(function, self.where).get(first) is not Attempt:
             raise DeclarationError(f"{self.where}: the first parameter of {function.__name__} is `attempt: Attempt`")
         # The attempt takes the place of `self`: both are given by the runner, not stored.
-        self.call = Command(self.where.rpartition(".")[0], self.name, function, Mark(), what="job")
+        self.call = Command(self.where.rpartition(".")[0], self.name, function, Mark(migrations=self.migrations), what="job")
 
     def on_success(self, method: Callable[[A, R], None]) -> Callable[[A, R], None]:
         """Route the function's result to this method, once, as a turn of the same actor."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from sqlalchemy import Connection, Engine
 
@@ -12,9 +12,10 @@ from akter.clock import Clock
 from akter.engine import unhindered
 from akter.errors import Unavailable
 from akter.followers import Followers
-from akter.store import deployment, failure, routed
+from akter.store import deployment, failure, routed, versions
 from akter.store.deployment import Deployment, Placed
 from akter.store.flight import Line, Lost, StatementFailed, raw
+from akter.store.versions import Readable
 from akter.store.wire import BEGIN, COMMIT, Statements, Wire
 from akter.tables import SCHEMA
 
@@ -26,9 +27,17 @@ _LIMIT = Line(raw("SET LOCAL statement_timeout = '10s'"), {})
 class Joining:
     """Joins once, at the first call. It never migrates; what is missing is named with the command that makes it."""
 
-    def __init__(self, engine: Engine, statements: Statements, retry_window_ms: int, types: Sequence[Placed], followers: Followers) -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        statements: Statements,
+        retry_window_ms: int,
+        types: Sequence[Placed],
+        followers: Followers,
+        readable: Callable[[], Sequence[Readable]],
+    ) -> None:
         self._engine, self._statements, self._window_ms, self._types = engine, statements, retry_window_ms, types
-        self._followers = followers
+        self._followers, self._readable = followers, readable
         self._joined: Deployment | None = None
         self._clock, self._lock = Clock(0), threading.Lock()
 
@@ -74,6 +83,7 @@ class Joining:
                 wire.fly([BEGIN, _LIMIT], _PATIENCE)
                 connection.begin()
                 schema.verify(connection, schema=name)
+                versions.verify(connection, self._readable())
                 joined = deployment.join(connection, self._window_ms, self._types)
                 self._followers.learn(routed.join(connection, self._followers.declared, [placed.name for placed in self._types]))
                 wire.fly([COMMIT], _PATIENCE)

@@ -166,6 +166,8 @@ class Member:
         raw, result = call.command.result.round_trip(value)
         self._check_size(call.command.result.where, len(raw))
         state = call.definition.dump(actor.__dict__)
+        if state != loaded and self.found.value is not None:
+            state = call.definition.rewrite(self.found.value, self.found.payload_version or 0, state)
         if state == loaded:
             return Ended(outcome.success(raw), result)
         return Ended(outcome.success(raw), result, state=state)

@@ -9,16 +9,17 @@ import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from sqlalchemy import Connection, Engine
 from sqlalchemy.exc import DBAPIError
 
 from akter import encoding, schema_state
 from akter.errors import AkterError, ConfigurationError
-from akter.finding import Finding, findings
+from akter.finding import Finding, findings, unreadable
 from akter.identity import DEFAULT_TENANT, Address, Placement, address
 from akter.limits import seconds as checked
+from akter.registry import readable
 from akter.store import apart, backlog, life, listing, presence, removal, repair
 from akter.store.backlog import Count, Cursor, Reason, Waiting
 from akter.store.life import Life
@@ -26,6 +27,9 @@ from akter.store.listing import Listed
 from akter.store.presence import IDLE_MS, SILENT_MS, Present
 from akter.store.removal import Removed
 from akter.tables import SCHEMA
+
+if TYPE_CHECKING:
+    from akter.app import Akter
 
 __all__ = ["Operator", "Overview", "Health", "Present", "Waiting", "Count", "Finding", "Listed", "Life", "Removed", "SILENT_MS", "IDLE_MS"]
 
@@ -89,10 +93,11 @@ class Operator:
             wanted = {"reason": reason, "target_type": target_type, "intent_id": intent_id}
             return backlog.page(connection, served, paused, limit=limit, after=after, **wanted)  # type: ignore[arg-type]
 
-    def findings(self) -> list[Finding]:
-        """What is wrong now, each with what to do."""
+    def findings(self, app: Akter | None = None) -> list[Finding]:
+        """What is wrong now, each with what to do; with an `app`, also what is stored that its code is too old to read."""
         with self._reading() as connection:
-            return findings(connection)
+            found = findings(connection)
+            return found if app is None else [*unreadable(connection, readable(app.actors)), *found]
 
     def health(self, *, label: str = "", silent: float = SILENT_MS / 1000, idle: float = IDLE_MS / 1000) -> Health:
         """Whether a runner whose label begins with `label` lives and looks for work.

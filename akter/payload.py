@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, cast, dataclass_transf
 import msgspec
 
 from akter import annotation
-from akter.codec import Codec, Upcast, check_defaults, upcast
+from akter.codec import Codec, Upcast, chain, check_defaults, upcast
 from akter.errors import DeclarationError
 
 T = TypeVar("T")
@@ -95,11 +95,9 @@ class _EventType(_Frozen):
             stored = config.pop("name", name)
             cls = super().__new__(mcls, name, bases, namespace, **config)
             annotation.check_stored_name(stored, name)
-            if not isinstance(migrations, list | tuple) or not all(callable(step) for step in migrations):
-                raise DeclarationError(f"{name}: migrations is a list of functions, each taking and returning a mapping")
             cls.event_name = stored
             cls.event_aliases = annotation.names(aliases, name)
-            cls.event_migrations = tuple(migrations)
+            cls.event_migrations = chain(migrations, name)
             cls._codec = Codec(cls, name)
             return cls
 

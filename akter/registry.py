@@ -7,7 +7,9 @@ from collections.abc import Iterable
 from akter.actor import Actor
 from akter.definition import Definition
 from akter.errors import DeclarationError, UnknownActor
+from akter.payload import Event
 from akter.store.deployment import Placed
+from akter.store.versions import Readable
 
 
 def register(actors: Iterable[type[Actor]]) -> dict[str, Definition]:
@@ -46,3 +48,30 @@ def placed(actors: dict[str, Definition]) -> list[Placed]:
         for name, definition in actors.items()
         if name == definition.name
     ]
+
+
+def readable(actors: dict[str, Definition]) -> list[Readable]:
+    """What this process's code can read of what is stored for the registered types, as of now.
+
+    An event class belongs to no type before it is emitted, so every class that was imported counts for every type.
+    """
+    found: list[Readable] = []
+    newest = _event_versions()
+    for name, definition in actors.items():
+        found += [Readable("intent", name, stored, member.version) for stored, member in definition.names.items()]
+        if name == definition.name:
+            found.append(Readable("state", name, "", len(definition.options.migrations)))
+            found += [Readable("event", name, event, version) for event, version in newest.items()]
+            found += [Readable("job", name, job.name, job.call.version) for job in definition.jobs.values()]
+    return found
+
+
+def _event_versions() -> dict[str, int]:
+    found: dict[str, int] = {}
+    waiting: list[type[Event]] = Event.__subclasses__()
+    while waiting:
+        kind = waiting.pop()
+        waiting += kind.__subclasses__()
+        for name in (kind.event_name, *kind.event_aliases):
+            found[name] = max(found.get(name, 0), len(kind.event_migrations))
+    return found

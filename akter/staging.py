@@ -133,7 +133,7 @@ def _row(sender: Address, mine: dict[str, Any], senders: dict[bool, str], id: st
         "target_id": target.actor_id,
         "command": request.job if isinstance(request, Enqueue) else request.command,
         "payload": request.payload,
-        "payload_version": 0,
+        "payload_version": request.version,
         "caller": senders[bool(when.delay_ms or when.due_at_ms is not None)],
         "delay_ms": when.delay_ms,
         "due_at_ms": when.due_at_ms,

@@ -89,6 +89,8 @@ state = Table(
     _key("actor_state", *IDENTITY),
     _bucket("actor_state"),
     CheckConstraint("payload_version >= 0", name="actor_state_payload_version"),
+    # Whether older code that starts could read what is there; payloads that were never migrated are not in it.
+    Index("actor_state_versions", "actor_type", "payload_version", postgresql_where=text("payload_version > 0")),
     comment="akter: one actor's fields as JSON, and how often they were written",
 )
 
@@ -146,6 +148,7 @@ outbox = Table(
     Index("actor_outbox_timer", *IDENTITY, "timer_key", unique=True, postgresql_where=text("timer_key IS NOT NULL")),
     # Retention asks whether a row with this id is still pending.
     Index("actor_outbox_intent", "intent_id"),
+    Index("actor_outbox_versions", "target_type", "kind", "command", "payload_version", postgresql_where=text("payload_version > 0")),
     # The live leases of one capped group.
     Index("actor_outbox_running", *IDENTITY, "command", postgresql_where=text("kind = 'job' AND running")),
     # The oldest waiting row of one capped group.
@@ -191,6 +194,7 @@ events = Table(
     _bucket("actor_events"),
     CheckConstraint("sequence > 0", name="actor_events_sequence"),
     Index("actor_events_emitted", "actor_type", "emitted_at_ms"),
+    Index("actor_events_versions", "actor_type", "event", "payload_version", postgresql_where=text("payload_version > 0")),
     comment="akter: committed facts of each actor, numbered without gaps",
 )
 

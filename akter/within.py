@@ -94,7 +94,7 @@ def message(door: Door, when: When, command: Callable[..., Any], args: tuple[Any
         "target_id": target.actor_id,
         "command": found.name,
         "payload": payload.decode(),
-        "payload_version": 0,
+        "payload_version": found.version,
         "caller": callers.to_json(sender),
         "delay_ms": when.delay_ms,
         "due_at_ms": when.due_at_ms,
@@ -111,7 +111,7 @@ def write(execute: Execute, messages: Sequence[Message]) -> None:
             if execute(outside.stage, text)[0][0] == len(chosen):
                 continue
             # An id of the sender's own was used before: for this very message, it is to be hoped.
-            there = {id: (command, payload) for id, command, payload in execute(outside.present, text)}
+            there = {id: kept for id, *kept in execute(outside.present, text)}
             for sent in messages:
                 if sent.row["intent_id"] in there:
                     _check_same(sent, *there[sent.row["intent_id"]])
@@ -120,9 +120,9 @@ def write(execute: Execute, messages: Sequence[Message]) -> None:
         rows = missing
 
 
-def _check_same(sent: Message, command: str, payload: str) -> None:
+def _check_same(sent: Message, command: str, payload: str, version: int) -> None:
     known = command == sent.command.name or command in sent.command.mark.aliases
-    if known and sent.command.hash(sent.command.codec.decode(payload.encode())) == sent.command.hash(sent.arguments):
+    if known and sent.command.hash(sent.command.load(payload.encode(), version)) == sent.command.hash(sent.arguments):
         return
     raise CommandConflict(
         f"the command id {sent.id!r} was used for {command} {'with other arguments' if known else f'and now for {sent.command.name}'}: "

@@ -9,6 +9,7 @@ import click
 
 from akter.cli import Seconds, Target
 from akter.commands import show
+from akter.commands.application import load
 from akter.operating import IDLE_MS, SILENT_MS, Operator
 from akter.store.backlog import AT_MOST
 
@@ -72,11 +73,13 @@ def health(target: Target, label: str, silent: float, idle: float) -> None:
 
 @click.command()
 @click.option("--json", "as_json", is_flag=True, help="JSON lines.")
+@click.option("--app", metavar="MODULE:ATTRIBUTE", help="Also ask whether the code of this application can read all that is stored.")
 @click.pass_obj
-def doctor(target: Target, as_json: bool) -> None:
+def doctor(target: Target, as_json: bool, app: str | None) -> None:
     """Name what is wrong and what to do; exit with 1 when there is something."""
+    code = None if app is None else load(app)
     with target.engine() as engine:
-        found = Operator(engine, schema=target.schema).findings()
+        found = Operator(engine, schema=target.schema).findings(code)
     if as_json:
         show.rows(found, (), as_json=True, empty="")
     else:

@@ -225,7 +225,7 @@ class Jobs:
     def _execute(self, run: Run) -> Verdict:
         job = run.known.job
         try:
-            arguments = job.call.codec.decode(run.row.payload)
+            arguments = job.call.load(run.row.payload, run.row.payload_version)
         except AkterError as problem:
             return verdict.not_started(run, problem)
         try:

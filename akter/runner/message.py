@@ -55,7 +55,7 @@ def read(row: Claimed, actors: Mapping[str, Definition]) -> Call:
     command = definition.names.get(row.command) if entry is None else entry.command
     if command is None or command.mark.kind != "command":
         raise UnknownActor(f"{row.target_type} has no command {row.command!r}: keep its old name as an alias, @command(aliases=...)")
-    arguments = command.codec.decode(row.payload)
+    arguments = command.load(row.payload, row.payload_version)
     where = address(definition.options.placement, row.tenant_id, definition.name, row.target_id)
     caller = callers.from_json(row.caller)
     return Call(
@@ -69,6 +69,7 @@ def read(row: Claimed, actors: Mapping[str, Definition]) -> Call:
         caller=caller,
         expires_at_ms=_expiry(row.intent_id),
         trusted=True,
+        converted=row.payload_version != command.version,
         proved=_minted(row, caller, where),
         # A committed message is not refused for its age, nor asked for its rights again.
         retried=True,

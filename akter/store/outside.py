@@ -63,10 +63,10 @@ def stage() -> ExecutableReturnsRows:
 
 @cache
 def present() -> ExecutableReturnsRows:
-    """The messages of the document `text` that are in the outbox: id, command and arguments."""
+    """The messages of the document `text` that are in the outbox: id, command, arguments and their version."""
     rows = document("text", WRITTEN)
     same = and_(*(outbox.c[name] == rows.c[name] for name in ("bucket", "routing_key", "intent_id")))
-    columns: list[ColumnElement[Any]] = [outbox.c.intent_id, outbox.c.command, outbox.c.payload]
+    columns: list[ColumnElement[Any]] = [outbox.c.intent_id, outbox.c.command, outbox.c.payload, outbox.c.payload_version]
     return select(*columns).select_from(outbox.join(rows, same))
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import click.testing
 import pytest
-from processes import Started, until
+from processes import Done, Started, until
 from shop import Crate, Parcel
 from sqlalchemy import Engine
 
@@ -108,6 +108,24 @@ def test_every_reason_for_not_running_is_named(app: Akter, operator: Operator, r
     found = {one.name: one.finding for one in operator.findings()}
     assert set(found) == {"unknown type", "parked", "paused", "stuck"}
     assert "was tried 9 times: torn" in found["stuck"]
+
+
+def test_what_the_code_of_an_application_is_too_old_to_read_is_a_finding(
+    app: Akter, operator: Operator, rows: Rows, akter: Callable[..., Done]
+) -> None:
+    app.actor(Parcel, "p").move()
+    assert "too new" not in {one.name for one in operator.findings(app)}
+    rows("UPDATE {akter}.actor_state SET payload_version = 3")
+    (found,) = [one for one in operator.findings(app) if one.name == "too new"]
+    assert found.finding == "states of Parcel are stored as version 3, and this code reads up to 0"
+    assert "too new" not in {one.name for one in operator.findings()}
+    done = akter("doctor", "--app", "shop:app")
+    assert done.code == 1
+    assert "states of Parcel are stored as version 3" in done.out
+    assert "states of Parcel" not in akter("doctor").out
+    started = akter("run", "shop:app")
+    assert started.code != 0
+    assert "states of Parcel are stored as version 3" in started.err
 
 
 def test_a_whole_family_can_be_paused(app: Akter, operator: Operator) -> None:

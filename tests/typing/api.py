@@ -125,7 +125,7 @@ class Order(
     origin: Point | None = None
 
     charge = Job(charge_card, retry=Retry(attempts=4, base=1.0, cap=256.0), timeout=30.0, lease=60.0, concurrency=2, isolation="process")
-    fetch = Job(fetch)
+    fetch = Job(fetch, migrations=[lambda stored: stored])
 
     @command
     def place(self, customer: str, lines: Sequence[Line]) -> int:
@@ -172,7 +172,7 @@ class Order(
     @fetch.on_success
     def fetched(self, nothing: None) -> None: ...
 
-    @command(internal=True, timeout=2.5, aliases=["timed_out"], sql=True)
+    @command(internal=True, timeout=2.5, aliases=["timed_out"], sql=True, migrations=[lambda stored: {**stored, "late": True}])
     def expire(self) -> None:
         assert_type(self.connection, Connection)
         assert_type(self.session, Session)

@@ -157,6 +157,9 @@ class Order(Actor):
     @command(intern=True)  # expect-error: misspelt option
     def misspelt(self) -> None: ...
 
+    @command(migrations=[len])  # expect-error: a mapping from a mapping
+    def changed(self) -> None: ...
+
     @command(aliases=[5])  # expect-error: names are text
     def renamed(self) -> None: ...
 
