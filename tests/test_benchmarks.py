@@ -56,6 +56,17 @@ def check_machine(machine: dict[str, Any]) -> None:
     assert {"cores", "python", "postgresql", "psycopg", "sqlalchemy", "akter", "pgbench", "data", "load"} <= set(machine)
 
 
+def test_events_are_measured_beside_turns_without(benchmark: Callable[..., Any]) -> None:
+    found, printed = benchmark("events")
+    check_machine(found["machine"])
+    check_results(found["results"], printed)
+    assert [result["name"] for result in found["results"]] == [
+        "turns that emit 1 event",
+        "turns that emit 10 events",
+        "pages of 100 events",
+    ]
+
+
 def test_turns_are_measured_beside_pgbench(benchmark: Callable[..., Any]) -> None:
     found, printed = benchmark("turns")
     check_machine(found["machine"])
