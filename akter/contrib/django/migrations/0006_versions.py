@@ -1,4 +1,4 @@
-"""The revision akter_0005."""
+"""The revision akter_0006."""
 
 # pyright: reportMissingTypeStubs=false
 
@@ -14,5 +14,5 @@ from akter.contrib.django.operations import AlembicRevision
 class Migration(migrations.Migration):
     """See `akter.migrations`."""
 
-    dependencies: ClassVar[list[tuple[str, str]]] = [("akter", "0004_subscriptions")]
-    operations: ClassVar[list[AlembicRevision]] = [AlembicRevision("akter_0005")]
+    dependencies: ClassVar[list[tuple[str, str]]] = [("akter", "0005_view_of_subscriptions")]
+    operations: ClassVar[list[AlembicRevision]] = [AlembicRevision("akter_0006")]

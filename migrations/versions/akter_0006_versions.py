@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from alembic import op
 
-revision = "akter_0005"
-down_revision = "akter_0004"
+revision = "akter_0006"
+down_revision = "akter_0005"
 branch_labels = None
 depends_on = None
 
