@@ -33,11 +33,13 @@ _SECONDS = 30.0
 
 @dataclass(frozen=True, slots=True)
 class Pass:
-    """What one pass did. `quiet`: nothing was held when it started. `behind`: families for which there may be more to claim."""
+    """What one pass did. `quiet`: nothing was held when it started. `behind`: families for which there may be more to claim.
+    `asked`: whether there was a free seat to claim for."""
 
     claimed: int = 0
     behind: tuple[Family, ...] = ()
     quiet: bool = True
+    asked: bool = False
 
     @property
     def backlog(self) -> bool:
@@ -73,13 +75,15 @@ class Relay:
         """Do one pass, and say how long to wait for the next; what the relay's loop runs."""
         came = self.timers.came()
         done = self.run_pass()
-        if came:
+        if came and done.asked:
             self.timers.looked(done.claimed > 0)
         if any(family.lane.free() > 0 for family in done.behind):
             return 0.0
         if any(family.lane.gathering for family in done.behind):
             return PATIENCE
-        return self.timers.wait(self._settings.poll * random.uniform(0.9, 1.1))
+        poll = self._settings.poll * random.uniform(0.9, 1.1)
+        # Without a free seat there is nothing to look for; whoever frees one wakes the loop.
+        return self.timers.wait(poll) if done.asked else poll
 
     def run_pass(self) -> Pass:
         """Claim what is due, as far as there are free seats, and start it."""
@@ -100,7 +104,7 @@ class Relay:
                 # What was claimed before a later statement failed is held all the same.
                 behind = [family for family in behind if all(share.family is not family for share in shares)]
                 behind += self._start(shares, sent)
-            return Pass(sum(len(share.rows) for share in shares), tuple(behind), quiet)
+            return Pass(sum(len(share.rows) for share in shares), tuple(behind), quiet, asked=True)
 
     def _start(self, shares: Sequence[_Share], sent: float) -> list[Family]:
         """Start what was claimed; returns the families for which to claim again at once."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
@@ -163,6 +164,28 @@ def test_many_timers_that_nobody_here_can_deliver_cost_few_looks(node: Make, bes
     seconds = time.monotonic() - passes[0]
     assert len(passes) <= 12 + 2 * seconds / 0.45
     assert beside("SELECT count(*), max(attempts) FROM {akter}.actor_outbox") == [(2000, 0)]
+
+
+def test_a_timer_that_comes_while_all_seats_are_taken_waits_for_one_and_not_in_a_loop(node: Make, beside: Any) -> None:
+    one = node(started=True, poll=NEVER, lanes={"intents": 1})
+    leave = threading.Event()
+    handled.on_take = lambda mailbox, letter: letter == "slow" and leave.wait(30) and None
+    one.app.send(one.app.actor(Mailbox, "m").take, "slow")
+    eventually("the only seat is taken", lambda: handled.taken["slow"] == 1)
+    passes: list[float] = []
+    real = one.runner.relay.run_pass
+
+    def run_pass() -> Any:
+        passes.append(time.monotonic())
+        return real()
+
+    one.runner.relay.run_pass = run_pass  # type: ignore[method-assign]
+    one.app.actor(Sender, "s").send_all(["a"], ["n"], after_ms=100)
+    late = "SELECT extract(epoch FROM clock_timestamp()) * 1000 > max(scheduled_at_ms) + 700 FROM {akter}.actor_outbox"
+    eventually("its time is over", lambda: bool(beside(late)[0][0]))
+    assert len(passes) <= 2
+    leave.set()
+    eventually("it fired", lambda: letters(one.app, "n") == ["a"])
 
 
 @pytest.mark.parametrize("mode", MODES)
