@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import argparse
 import random
+import sys
 from collections.abc import Callable, Sequence
 from itertools import count
 from typing import Any
@@ -12,9 +14,10 @@ from sqlalchemy import BigInteger, Column, Integer, MetaData, Table, Text, bindp
 
 from akter import Actor, Akter, command, query
 from akter.identity import address
-from benchmarks import place
+from benchmarks import environments, place
 from benchmarks.measure import Comparison, Measured, in_threads, interleaved, save, table
 from benchmarks.pgbench import BEGIN, COMMIT, LOCK, READ, STATE, TURN, WRITE, Actors, Pgbench
+from benchmarks.together import Processes, answer
 
 KEYS = 10_000
 SCHEMA = "akter"
@@ -79,12 +82,17 @@ def prepare(url: str, kind: type[Actor], values: Sequence[str]) -> list[int]:
     return [one.routing_key for one in found]
 
 
+DBOS = ("dbos==3.4.0", "psycopg[binary]")
+
+
 class Turns:
     """The comparisons, on one prepared database."""
 
     def __init__(self, app: Akter, url: str, plain: psycopg.Connection[Any], routing: list[int], seconds: float) -> None:
         self._app, self._plain = app, plain
-        self._seconds, self._warm = seconds, min(0.5, seconds / 2)
+        self._seconds, self._warm, self._url = seconds, min(0.5, seconds / 2), url
+        self._open: list[Processes] = []
+        self.missing: dict[str, str] = {}
         self.pgbench = Pgbench(url, SCHEMA, seconds, self._warm)
         self._all, self._hot = Actors("Counter", "increment", routing), Actors("Counter", "increment", routing[:1])
 
@@ -113,6 +121,32 @@ class Turns:
                 {"psycopg, SELECT 1": self._threads(self._select_1), "pgbench, one SELECT": self._pgbench((STATE,), 1)},
             ),
         ]
+
+    def beside(self, url: str) -> list[Comparison]:
+        """akter in two processes, and DBOS, whose rows are in a database of its own, `url`; in processes of their own."""
+        child = [sys.executable, "-m", "benchmarks.turns", "--url", self._url, "--seconds", str(self._seconds), "--process"]
+        two = self._processes(child, 2)
+        found = [Comparison("turns, 2 processes of 16 threads", two, {"pgbench, 8 clients": self._pgbench(TURN, 8)})]
+        try:
+            python = environments.python_of("dbos", DBOS, (3, 10))
+        except environments.NotInstalled as problem:
+            self.missing["dbos"] = str(problem)
+            return found
+        for threads in (1, 32):
+            program = [python, "-m", "benchmarks.crew.dbos_turns", url, str(threads), str(self._seconds), str(self._warm)]
+            dbos = {"DBOS, workflow with a transaction step": self._processes(program, 1)}
+            name = f"turns, {threads} {'thread' if threads == 1 else 'threads'}, beside DBOS"
+            found.append(Comparison(name, self._threads(self.turn, threads), dbos))
+        return found
+
+    def _processes(self, command: list[str], count: int) -> Measured:
+        self._open.append(processes := Processes(command, count))
+        return processes.measure
+
+    def close(self) -> None:
+        """End the processes."""
+        for processes in self._open:
+            processes.close()
 
     def _threads(self, make: Callable[[int], Callable[[], object]], threads: int = 1) -> Measured:
         return lambda: in_threads(threads, make, self._seconds, self._warm)
@@ -158,9 +192,9 @@ class Turns:
         return once
 
 
-def run(url: str, pairs: int, seconds: float) -> dict[str, Any]:
-    """Measure on a new database and return the JSON's content."""
-    with Akter(url, actors=[Counter], schema=SCHEMA) as app:
+def run(url: str, pairs: int, seconds: float, only: str = "") -> dict[str, Any]:
+    """Measure on a new database and return the JSON's content; `only` what has this in its name."""
+    with Akter(url, actors=[Counter], schema=SCHEMA) as app, place.fresh(url) as other:
         app.migrate()
         routing = prepare(url, Counter, ['{"count":0}'] * KEYS)
         ours.create_all(app.engine)
@@ -168,17 +202,38 @@ def run(url: str, pairs: int, seconds: float) -> dict[str, Any]:
             connection.execute(insert(accounts), [{"id": id, "balance": 0} for id in range(KEYS)])
         with place.connect(url) as plain:
             turns = Turns(app, url, plain, routing, seconds)
-            machine = place.machine(url, turns.pgbench.version)
-            results = interleaved(turns.comparisons(), pairs)
-    return {"machine": machine, "pairs": pairs, "seconds": seconds, "keys": KEYS, "results": results}
+            try:
+                comparisons = turns.comparisons()
+                if not only or any(word in only for word in ("process", "DBOS")):
+                    comparisons += turns.beside(other)
+                machine = place.machine(url, turns.pgbench.version)
+                results = interleaved([one for one in comparisons if only in one.name], pairs)
+            finally:
+                turns.close()
+    return {"machine": machine, "pairs": pairs, "seconds": seconds, "keys": KEYS, "results": results, "missing": turns.missing}
+
+
+def process(url: str, seconds: float) -> None:
+    """One of several processes that call the same actors, 16 threads each."""
+    with Akter(url, actors=[Counter], schema=SCHEMA) as app, place.connect(url) as plain:
+        turns = Turns(app, url, plain, [0], seconds)
+        answer(lambda: in_threads(16, turns.turn, seconds, min(0.5, seconds / 2)))
 
 
 def main() -> None:
-    options = place.parser("Turns, replays and queries of akter against pgbench on the same tables.", pairs=7, seconds=2.0).parse_args()
+    parser = place.parser("Turns, replays and queries of akter against pgbench on the same tables, and beside DBOS.", pairs=7, seconds=2.0)
+    parser.add_argument("--only", default="", help="only what has this in its name, such as '32 threads' or 'DBOS'")
+    parser.add_argument("--process", help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.process is not None:
+        process(options.url, options.seconds)
+        return
     with place.database(options) as url:
-        result = run(url, options.pairs, options.seconds)
+        result = run(url, options.pairs, options.seconds, options.only)
     print(table(result["results"]))
     print()
+    for name, why in result["missing"].items():
+        print(f"{name} was left out: {why}")
     print(place.said(result["machine"]))
     print(f"{options.pairs} interleaved pairs of {options.seconds} s; ratios are akter's to the reference's: median (quartiles)")
     print(f"written to {save('turns', options.json, result)}")
