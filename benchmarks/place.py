@@ -46,7 +46,7 @@ def parser(says: str, *, pairs: int, seconds: float) -> argparse.ArgumentParser:
 @contextmanager
 def database(options: argparse.Namespace) -> Iterator[str]:
     """The URL of a new database, which is dropped afterwards. Every commit in it waits for the disk."""
-    with server(options, {}) as base, fresh(base) as url:
+    with server(options, {"max_connections": "300"}) as base, fresh(base) as url:
         yield url
 
 

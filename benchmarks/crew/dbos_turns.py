@@ -13,7 +13,7 @@ from dbos import DBOS, SQLAlchemyDatasource
 
 KEYS = 10_000
 url, threads, seconds, warm = sys.argv[1], int(sys.argv[2]), float(sys.argv[3]), float(sys.argv[4])
-tables = SQLAlchemyDatasource.create(url, engine_kwargs={"pool_size": 40})
+tables = SQLAlchemyDatasource.create(url, engine_kwargs={"pool_size": threads + 2})
 
 
 def step(key: int) -> int:
@@ -63,7 +63,7 @@ def main() -> None:
         connection.execute(
             sqlalchemy.text(f"INSERT INTO counters SELECT key, 0 FROM generate_series(0, {KEYS - 1}) key ON CONFLICT DO NOTHING")
         )
-    DBOS(config={"name": "bench", "system_database_url": url, "application_version": "1", "log_level": "ERROR", "sys_db_pool_size": 40})
+    DBOS(config={"name": "bench", "system_database_url": url, "application_version": "1", "log_level": "ERROR", "sys_db_pool_size": threads + 2})
     DBOS.launch()
     turn(0)
     print("ready", flush=True)
