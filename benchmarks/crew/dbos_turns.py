@@ -63,7 +63,15 @@ def main() -> None:
         connection.execute(
             sqlalchemy.text(f"INSERT INTO counters SELECT key, 0 FROM generate_series(0, {KEYS - 1}) key ON CONFLICT DO NOTHING")
         )
-    DBOS(config={"name": "bench", "system_database_url": url, "application_version": "1", "log_level": "ERROR", "sys_db_pool_size": threads + 2})
+    DBOS(
+        config={
+            "name": "bench",
+            "system_database_url": url,
+            "application_version": "1",
+            "log_level": "ERROR",
+            "sys_db_pool_size": threads + 2,
+        }
+    )
     DBOS.launch()
     turn(0)
     print("ready", flush=True)
