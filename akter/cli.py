@@ -30,6 +30,7 @@ ELSEWHERE = {
     "status": "akter.commands.status:status",
     "health": "akter.commands.status:health",
     "doctor": "akter.commands.status:doctor",
+    "letters": "akter.commands.letters:letters",
     "outbox": "akter.commands.outbox:outbox",
     "pause": "akter.commands.outbox:pause",
     "resume": "akter.commands.outbox:resume",

@@ -18,6 +18,7 @@ from akter import encoding, schema_state
 from akter.errors import AkterError, ConfigurationError
 from akter.finding import Finding, findings, unreadable
 from akter.identity import DEFAULT_TENANT, Address, Placement, address
+from akter.letters import Letters
 from akter.limits import seconds as checked
 from akter.registry import readable
 from akter.store import apart, backlog, life, listing, presence, removal, repair
@@ -65,6 +66,11 @@ class Operator:
 
     def __init__(self, engine: Engine, *, schema: str = SCHEMA, by: str = "") -> None:
         self._engine, self._schema, self._by = engine, schema, by
+
+    @property
+    def letters(self) -> Letters:
+        """The dead letters, and what can be done with them."""
+        return Letters(self._reading, self._writing, self._hint, self._by)
 
     def runners(self) -> list[Present]:
         """Every runner that was here within the last day, the newest sign of life first; those that are `alive` run."""

@@ -257,7 +257,7 @@ def test_an_attempt_that_cannot_renew_its_lease_is_told_before_another_runner_ta
     eventually("it runs", lambda: provider.calls == [("a", 1)])
     told = provider.attempts["a", 1].cancelled
     eventually("the next one runs", lambda: len(provider.calls) > 1)
-    assert told.is_set()
+    eventually("it was told", told.is_set)
     let_go.set()
     eventually("both are told", lambda: sorted(log(other.app)) == ["one B", "one HELD"])
 
