@@ -145,6 +145,11 @@ class Job(Generic[P, R]):
         isolation: Literal["thread", "process"] = "thread",
         migrations: Sequence[Upcast] = (),
     ) -> None:
+        if isinstance(bound := cast(object, function), Job):
+            name = getattr(bound, "name", "it")
+            raise DeclarationError(
+                f"Job(...) takes the function, and in this class body {name!r} is the Job already: give the function another name"
+            )
         if not isinstance(function, FunctionType):
             raise DeclarationError("Job(...) takes a plain function whose first parameter is the Attempt")
         where = f"Job({function.__name__})"

@@ -59,22 +59,26 @@ def _split(run: Run, arguments: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
 
 
 def _await(process: Any, here: Connection, attempt: Attempt) -> Any:
-    stopped_at: float | None = None
     while True:
-        with contextlib.suppress(EOFError, OSError):
-            if here in wait([here, process.sentinel], _LOOK):
+        ready = wait([here, process.sentinel], _LOOK)
+        if here in ready:
+            try:
                 kind, value = here.recv()
-                if kind == "progress":
-                    attempt.progress(value)
-                    continue
+            except (EOFError, OSError):
+                raise _ended(process) from None
+            if kind != "progress":
                 return _answer(kind, value)
-        if not process.is_alive() and not here.poll():
-            code = process.exitcode
-            how = f"exit code {code}" if code is not None and code >= 0 else f"signal {-code if code else 'unknown'}"
-            raise ChildFailed(f"its process ended with {how}")
+            attempt.progress(value)
+        elif ready:
+            raise _ended(process)
         if attempt.cancelled.is_set():
-            stopped_at = stopped_at or time.monotonic()
             process.kill()
+
+
+def _ended(process: Any) -> ChildFailed:
+    process.join(5.0)
+    code = process.exitcode
+    return ChildFailed(f"its process ended with {f'signal {-code}' if code is not None and code < 0 else f'exit code {code}'}")
 
 
 def _answer(kind: str, value: Any) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -11,6 +12,9 @@ from typing import Any
 
 import psycopg
 import pytest
+
+# Where child processes find their functions, the tests do too.
+sys.path.insert(0, str(Path(__file__).parent))
 
 
 @pytest.fixture

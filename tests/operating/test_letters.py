@@ -106,9 +106,7 @@ def test_an_ambiguous_letter_needs_the_word_that_the_provider_was_checked(
 
 
 @pytest.mark.conformance("OPS-06")
-def test_a_discarded_letter_is_kept_by_its_audit_row(
-    dead: Callable[..., str], operator: Operator, rows: Callable[..., list[Any]]
-) -> None:
+def test_a_discarded_letter_is_kept_by_its_audit_row(dead: Callable[..., str], operator: Operator, rows: Callable[..., list[Any]]) -> None:
     id = dead("kettle", NotApplied("declined"))
     operator.letters.discard([id], why="paid in cash")
     assert operator.letters.list() == []
