@@ -159,6 +159,17 @@ def test_jobs_are_measured_with_their_tables(benchmark: Callable[..., Any]) -> N
     assert found["enqueue"]["results"]["akter"]["bulk"] > 0
 
 
+def test_a_sweep_is_measured_beside_turns(benchmark: Callable[..., Any]) -> None:
+    found, printed = benchmark("sweep", "--rows=400", "--keys=20")
+    assert found["rows"] == 400
+    (run,) = found["runs"]
+    assert run["pruned"] == 400
+    assert set(found["result"]) == {"rows per s", "p50_ms", "p99_ms"}
+    assert set(found["result"]["p99_ms"]) == {"idle", "beside", "ratio"}
+    assert "beside a sweep of" in printed
+    check_machine(found["machine"])
+
+
 def test_a_peer_that_cannot_be_installed_is_left_out_with_its_reason(place: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.syspath_prepend(place)
     monkeypatch.setenv("AKTER_BENCHMARK_CACHE", str(tmp_path / "cache"))

@@ -26,7 +26,8 @@ logger = logging.getLogger("akter.runner")
 BATCH = 1000
 """Rows that a batch looks at; more only where so many of one age must be kept that it would get no further."""
 
-_LEAST_PAUSE = 0.005
+_REST, _LEAST_PAUSE = 3.0, 0.005
+"""How many times as long as a batch took it waits before the next, and the shortest such wait, in seconds."""
 _BEFORE_ALL = -(2**62)
 
 
@@ -111,8 +112,8 @@ class Sweeper:
             # Rows that must be kept stay at the front. Those of one age can be more than a batch.
             stuck = batch.pruned == 0 and batch.reached_ms == from_ms
             limit, from_ms = limit * 2 if stuck else BATCH, batch.reached_ms
-            # As long as it took: others get at least half of the database's time.
-            self._stopping.wait(max(_LEAST_PAUSE, time.monotonic() - began))
+            # Turns beside it shall hardly notice: there is a minute's time until the next sweep.
+            self._stopping.wait(max(_LEAST_PAUSE, _REST * (time.monotonic() - began)))
         return total
 
     @contextmanager

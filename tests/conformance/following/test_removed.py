@@ -6,9 +6,10 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from shops import Customer, Node, Shop, Watcher, items, state
+from shops import Customer, Node, Shop, Watcher, items, state, told
 
 from akter.operating import Operator
+from akter.schema_state import views_schema
 from akter.testing import inspect
 
 Rows = Callable[..., list[tuple[Any, ...]]]
@@ -80,3 +81,20 @@ def test_a_life_tells_who_follows_and_whom(shop: Node, operator: Operator) -> No
     assert operator.life("Watcher", "w").follows == [
         {"subscription": "told", "source_type": "Shop", "source_id": "s", "active": True, "applied": 1}
     ]
+
+
+@pytest.mark.conformance("OPS-09")
+def test_who_lags_behind_and_why_is_seen(shop: Node, beside: Any, akter_schema: str) -> None:
+    def refuse(who: str, _: str, item: str) -> None:
+        if who == "watcher w":
+            raise ValueError(f"{item} is too heavy")
+
+    follow(shop)
+    follow(shop, "other")
+    told.on_event = refuse
+    place(shop, "a piano", "a cup")
+    asked = f"""SELECT type, id, subscriber_type, subscriber_id, behind, last_error FROM "{views_schema(akter_schema)}".subscriptions
+        WHERE behind > 0 ORDER BY behind DESC"""
+    ((*who, behind, why),) = beside(asked)
+    assert (who, behind) == (["Shop", "s", "Watcher", "w"], 2)
+    assert "a piano is too heavy" in why
