@@ -207,28 +207,34 @@ class _Row:
         return [Past(*row) for row in rows if row[2] is not None], rows[0][0], rows[0][1]
 
     def _skip(self, head: int, oldest: int | None) -> bool:
-        """Tell, or count, a gap before the next event; returns whether the row is still this runner's."""
+        """Tell, or count, what is missing before the next event; returns whether the row is still this runner's."""
         through, at_ms = self._row.gap_through, self._row.gap_at_ms
-        if through is None and self._done < head:
-            first = head + 1 if oldest is None else oldest
-            if first == self._done + 1:
-                return True
-            through = first - 1
-            pinned = self._family.ask(self._family.line(follower.pin, "pin_", self._row, through=through), self._wire)
-            if not pinned:
+        while True:
+            if through is None or through <= self._done:
+                # Of a history always the first events go, so what is left of it has no hole.
+                through = (head + 1 if oldest is None else max(oldest, self._done + 1)) - 1
+                if through <= self._done:
+                    return True
+                at_ms = self._pin(through) if self._follows.takes_gaps else 0
+            if at_ms is None or not self._miss(self._of("gap", through, at_ms)):
                 return False
-            at_ms = pinned[0][0]
-        if through is None or at_ms is None or through <= self._done:
-            return True
-        of = self._of("gap", through, at_ms)
+            through = None
+
+    def _pin(self, through: int) -> int | None:
+        """Keep the gap in the row, whose telling has one id however often it is tried; returns since when."""
+        rows = self._family.ask(self._family.line(follower.pin, "pin_", self._row, through=through), self._wire)
+        return rows[0][0] if rows else None
+
+    def _miss(self, of: Following) -> bool:
         if not self._follows.takes_gaps:
             self._gaps += 1
             logger.warning("subscription.gap", extra=self._family.teller.about(of, self._row.subscriber_type))
-            self._done = through
+            self._done = of.position
             return True
-        told = Gap(source_type=self._source.actor_type, source=self._source.actor_id, after=str(self._done), resume_after=str(through))
+        source = {"source_type": self._source.actor_type, "source": self._source.actor_id}
+        told = Gap(**source, after=str(self._done), resume_after=str(of.position))
         call = self._family.teller.call(self._definition, self._follows, self._subscriber(None), of, told)
-        return self._deliver(call, self._family.line(follower.progress, "follow_", self._row, delivered=through, gaps=0), through)
+        return self._deliver(call, self._going_on(of.position), of.position)
 
     def _tell(self, one: Past, upto: int, *, settle: bool, more: bool) -> bool:
         of = self._of("event", one.sequence, one.emitted_at_ms)

@@ -222,7 +222,7 @@ def pin() -> ExecutableReturnsRows:
     pinned = (
         update(subscriptions)
         .values(gap_through=rows.c.through, gap_at_ms=now_ms())
-        .where(_held(rows), subscriptions.c.gap_through.is_(None))
+        .where(_held(rows), or_(subscriptions.c.gap_through.is_(None), subscriptions.c.gap_through <= subscriptions.c.delivered))
         .returning(subscriptions.c.gap_at_ms)
         .cte("pinned")
     )

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 from sqlalchemy import (
     ARRAY,
+    CTE,
     BigInteger,
     Connection,
     Integer,
@@ -22,14 +23,20 @@ from sqlalchemy import (
     func,
     literal,
     literal_column,
+    or_,
     select,
+    update,
 )
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.sql.selectable import ExecutableReturnsRows
 
 from akter.store import plans
 from akter.store.clock import now_ms, statement_ms
-from akter.tables import IDENTITY, coordination, events, outbox, receipts
+from akter.store.feed import FEED_KEY
+from akter.tables import IDENTITY, SOURCE, coordination, events, outbox, receipts, subscriptions
+
+HOLD_MS = 7 * 86_400_000
+"""Milliseconds that events are kept longer for those that follow and were not told of them yet."""
 
 _PATIENCE_MS = 10_000
 
@@ -74,13 +81,37 @@ def old_receipts() -> ExecutableReturnsRows:
 
 
 def old_events() -> ExecutableReturnsRows:
-    """Delete events older than `past_ms`, of each actor all up to the newest of them, so that what is left has no hole."""
+    """Delete events older than `past_ms`, of each actor all up to the newest of them, so that what is left has no hole.
+
+    What a follower was not told yet stays `HOLD_MS` longer. Those that were told all that concerns them pass over the rest.
+    """
     seen = _oldest(events, events.c.emitted_at_ms, *(events.c[name] for name in IDENTITY), events.c.sequence)
     keys = [seen.c[name] for name in IDENTITY]
-    through = select(*keys, func.max(seen.c.sequence).label("through")).group_by(*keys).cte("through")
-    mine = and_(*(events.c[name] == through.c[name] for name in IDENTITY))
-    gone = delete(events).where(mine, events.c.sequence <= through.c.through).returning(events.c.bucket).cte("gone")
-    return _counted(seen, gone)
+    forced = seen.c.age <= statement_ms() - bindparam("past_ms", type_=BigInteger()) - literal_column(str(HOLD_MS))
+    old = (
+        select(*keys, func.max(seen.c.sequence).label("through"), func.max(seen.c.sequence).filter(forced).label("forced"))
+        .group_by(*keys)
+        .cte("old")
+    )
+    waiting = exists().where(_own(outbox, old), outbox.c.timer_key == literal_column(f"'{FEED_KEY}'"))
+    behind = or_(subscriptions.c.due_at_ms.is_not(None), waiting)
+    told = select(func.min(subscriptions.c.delivered)).where(_follows(old), subscriptions.c.active, behind).scalar_subquery()
+    # A minimum of nothing is NULL, which LEAST and GREATEST pass over.
+    upto = func.greatest(old.c.forced, func.least(old.c.through, told), type_=BigInteger())
+    through = select(*(old.c[name] for name in IDENTITY), upto.label("through")).cte("through")
+    gone = delete(events).where(_own(events, through), events.c.sequence <= through.c.through).returning(events.c.bucket).cte("gone")
+    caught_up = and_(subscriptions.c.active, subscriptions.c.due_at_ms.is_(None), subscriptions.c.delivered < through.c.through)
+    unfed = ~exists().where(_own(outbox, through), outbox.c.timer_key == literal_column(f"'{FEED_KEY}'"))
+    passed = update(subscriptions).values(delivered=through.c.through).where(_follows(through), caught_up, unfed)
+    return _counted(seen, gone, passed.cte("passed"))
+
+
+def _own(table: Any, rows: Any) -> Any:
+    return and_(*(table.c[name] == rows.c[name] for name in IDENTITY))
+
+
+def _follows(rows: Any) -> Any:
+    return and_(*(subscriptions.c[name] == rows.c[of] for name, of in zip(SOURCE, IDENTITY, strict=True)))
 
 
 def _oldest(table: Any, age: Any, *columns: Any) -> Any:
@@ -101,6 +132,6 @@ def _rows(chosen: Any) -> Any:
     return func.array(chosen.scalar_subquery(), type_=ARRAY(Text()))
 
 
-def _counted(seen: Any, gone: Any) -> ExecutableReturnsRows:
+def _counted(seen: Any, gone: Any, *beside: CTE) -> ExecutableReturnsRows:
     number = select(func.count(type_=Integer())).select_from(gone).scalar_subquery()
-    return select(func.count(type_=Integer()), number, func.max(seen.c.age)).select_from(seen)
+    return select(func.count(type_=Integer()), number, func.max(seen.c.age)).select_from(seen).add_cte(*beside)

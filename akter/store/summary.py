@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Iterable
 from typing import Any, Literal, NamedTuple, TypeAlias
 
-from sqlalchemy import ColumnElement, Connection, and_, delete, exists, false, func, literal, select, tuple_, update
+from sqlalchemy import ColumnElement, Connection, and_, delete, exists, false, func, literal, or_, select, tuple_, update
 from sqlalchemy.dialects.postgresql import insert
 
 from akter.identity import Address
@@ -64,7 +64,7 @@ def begin(connection: Connection, source: Address, name: Name, names: Iterable[s
     delivered = head if since == "now" else 0 if since == "start" else int(since)
     rejected = delivered > head
     wanted = sorted(set(names))
-    _write(connection, source, name, wanted, epoch, not rejected, min(delivered, head))
+    _write(connection, source, name, wanted, epoch, not rejected, min(delivered, head), head)
     _count(connection, source, _difference(found, [] if rejected else wanted))
     return "rejected" if rejected else "applied"
 
@@ -75,7 +75,7 @@ def end(connection: Connection, source: Address, name: Name, epoch: int) -> Appl
     found = _row(connection, source, name)
     if found is not None and (found[0] > epoch or (found[0] == epoch and not found[1])):
         return "known"
-    _write(connection, source, name, [] if found is None else found[2], epoch, False, head)
+    _write(connection, source, name, [] if found is None else found[2], epoch, False, head, head)
     _count(connection, source, _difference(found, []))
     return "applied"
 
@@ -95,9 +95,13 @@ def _row(connection: Connection, source: Address, name: Name) -> tuple[int, bool
     return None if found is None else (found[0], found[1], list(found[2]))
 
 
-def _write(connection: Connection, source: Address, name: Name, names: list[str], epoch: int, active: bool, delivered: int) -> None:
+def _write(
+    connection: Connection, source: Address, name: Name, names: list[str], epoch: int, active: bool, delivered: int, head: int
+) -> None:
     concerned = exists().where(_emitted_by(source), events.c.sequence > delivered, events.c.event.in_(names))
-    there = active and connection.execute(select(concerned)).scalar_one()
+    # What comes next was pruned: that, too, is to be told.
+    missing = and_(literal(delivered < head), ~exists().where(_emitted_by(source), events.c.sequence == delivered + 1))
+    there = active and connection.execute(select(or_(concerned, missing))).scalar_one()
     values: dict[str, Any] = {
         "events": names,
         "epoch": epoch,
