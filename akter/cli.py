@@ -32,6 +32,7 @@ ELSEWHERE = {
     "doctor": "akter.commands.status:doctor",
     "letters": "akter.commands.letters:letters",
     "outbox": "akter.commands.outbox:outbox",
+    "subscriptions": "akter.commands.subscriptions:subscriptions",
     "pause": "akter.commands.outbox:pause",
     "resume": "akter.commands.outbox:resume",
 }

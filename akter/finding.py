@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from sqlalchemy import Connection
 
 from akter.schedule import CRON_KEY
-from akter.store import backlog, presence, versions
+from akter.store import backlog, lagging, presence, versions
 from akter.store.backlog import STUCK, Count
+from akter.store.lagging import Lagging
 from akter.store.presence import IDLE_MS, Present
 from akter.store.versions import Readable
 
@@ -33,10 +34,12 @@ def findings(connection: Connection) -> list[Finding]:
     """What is wrong now."""
     runners = presence.present(connection)
     served, paused = presence.served(runners), frozenset((row["family"], row["target"]) for row in presence.paused(connection))
-    counted = backlog.counts(connection, served, paused)
+    counted, following = backlog.counts(connection, served, paused), lagging.counts(connection, served, paused)
     found = _runners(runners)
-    for count in counted:
+    for count in (*counted, *following):
         found += _waiting(count)
+    if any(count.stuck for count in following):
+        found += [_behind(row) for row in lagging.page(connection, attempts=STUCK, limit=_SHOWN)]
     if any(count.stuck for count in counted):
         for row in backlog.page(connection, served, paused, attempts=STUCK, limit=_SHOWN):
             if row.reason in ("backoff", "due"):
@@ -75,6 +78,13 @@ def _runners(runners: list[Present]) -> list[Finding]:
             remedy = "relay.past_its_limit in its log names the handlers, and akter outbox list shows them: mend them, and restart it"
             found.append(Finding("hung runner" if family in runner.hung else "overdue", said, remedy))
     return found
+
+
+def _behind(row: Lagging) -> Finding:
+    who = f"{row.subscription} {row.subscriber_id}".rstrip()
+    said = f"{who} cannot be told of {row.source} after {row.delivered}, tried {row.attempts} times: {(row.last_error or '')[:200]}"
+    skip = f"akter subscriptions skip {row.source} {who} --through {row.delivered + 1} --yes"
+    return Finding("stuck subscription", said, f"mend the handler, or: {skip}")
 
 
 def _waiting(count: Count) -> list[Finding]:

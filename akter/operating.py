@@ -21,18 +21,34 @@ from akter.identity import DEFAULT_TENANT, Address, Placement, address
 from akter.letters import Letters
 from akter.limits import seconds as checked
 from akter.registry import readable
-from akter.store import apart, backlog, life, listing, presence, removal, repair
+from akter.store import apart, backlog, lagging, life, listing, presence, removal, repair
 from akter.store.backlog import Count, Cursor, Reason, Waiting
+from akter.store.lagging import Lagging
 from akter.store.life import Life
 from akter.store.listing import Listed
 from akter.store.presence import IDLE_MS, SILENT_MS, Present
 from akter.store.removal import Removed
+from akter.store.summary import Name
 from akter.tables import SCHEMA
 
 if TYPE_CHECKING:
     from akter.app import Akter
 
-__all__ = ["Operator", "Overview", "Health", "Present", "Waiting", "Count", "Finding", "Listed", "Life", "Removed", "SILENT_MS", "IDLE_MS"]
+__all__ = [
+    "Operator",
+    "Overview",
+    "Health",
+    "Present",
+    "Waiting",
+    "Count",
+    "Finding",
+    "Lagging",
+    "Listed",
+    "Life",
+    "Removed",
+    "SILENT_MS",
+    "IDLE_MS",
+]
 
 _PATIENCE = 10.0
 
@@ -82,7 +98,8 @@ class Operator:
         with self._reading() as connection:
             runners = presence.present(connection)
             paused = presence.paused(connection)
-            return Overview(runners, backlog.counts(connection, presence.served(runners), _pauses(paused)), paused)
+            given = presence.served(runners), _pauses(paused)
+            return Overview(runners, [*backlog.counts(connection, *given), *lagging.counts(connection, *given)], paused)
 
     def waiting(
         self,
@@ -213,6 +230,35 @@ class Operator:
                     raise AkterError(f"{where} is busy with a turn: try again") from error
                 raise
 
+    def lagging(self, *, limit: int = 100, attempts: int = 0, subscriber_type: str | None = None) -> list[Lagging]:
+        """Followers of events that are behind, the one that is due longest first; only those tried `attempts` times or more."""
+        with self._reading() as connection:
+            return lagging.page(connection, limit=limit, attempts=attempts, subscriber_type=subscriber_type)
+
+    def skip_events(
+        self, source: str, subscription: str, subscriber_id: str = "", *, through: int, tenant: str = DEFAULT_TENANT, why: str = ""
+    ) -> None:
+        """Let `subscription`, "Type.name", pass over what it was not told of `source`, "Type/id", up to and with the cursor `through`.
+
+        It is told of a `Gap`, or counts one. `subscriber_id` is for subscriptions without `to`. Raises `AkterError` when nobody follows so,
+        when it is past that or the source not yet there, and while a runner tells it.
+        """
+        (kind, _, id), (follower, _, name) = source.partition("/"), subscription.partition(".")
+        with self._writing() as connection:
+            who = Name(follower, name, subscriber_id)
+            done = lagging.skip(connection, tenant, kind, id, who, through, self._by, why)
+            if done != "done":
+                raise AkterError(
+                    _UNSKIPPED[done].format(source=source, subscription=f"{subscription} {subscriber_id}".rstrip(), through=through)
+                )
+            self._hint(connection)
+
+    def forget_subscription(self, subscription: str, *, why: str = "") -> int:
+        """Forget `subscription`, "Type.name", which left the code together with its type; returns how many sources it followed."""
+        follower, _, name = subscription.partition(".")
+        with self._writing() as connection:
+            return lagging.forget(connection, follower, name, self._by, why)
+
     def served(self) -> list[str]:
         """The types that live runners serve."""
         return presence.served(self.runners())
@@ -241,6 +287,14 @@ class Operator:
                     # Tables or rights are missing: which, and who makes them, is said in words.
                     schema_state.verify(connection, schema=self._schema)
                 raise
+
+
+_UNSKIPPED = {
+    "absent": "{subscription} does not follow {source}: see akter subscriptions list",
+    "claimed": "a runner is telling {subscription} of {source} right now: see what becomes of it first",
+    "behind": "{subscription} is past the cursor {through} of {source} already",
+    "ahead": "{source} has no event {through} yet",
+}
 
 
 def _pauses(found: Sequence[Mapping[str, Any]]) -> backlog.Pauses:

@@ -10,7 +10,7 @@ from contextlib import AbstractContextManager
 import sqlalchemy.exc
 from sqlalchemy import Connection
 
-from akter.store import backlog, presence
+from akter.store import backlog, lagging, presence
 from akter.telemetry import Telemetry
 
 logger = logging.getLogger("akter.runner")
@@ -34,7 +34,7 @@ class Sampler:
             with deployment() as connection:
                 if presence.eldest(presence.present(connection)) != self._me:
                     return
-                counts = backlog.counts(connection, (), frozenset())
+                counts = [*backlog.counts(connection, (), frozenset()), *lagging.counts(connection, (), frozenset())]
         except sqlalchemy.exc.SQLAlchemyError as problem:
             logger.info("runner.sample_failed", extra={"akter_reason": type(problem).__name__})
         else:

@@ -42,7 +42,7 @@ parked: it can never succeed. paused: its family or type is. unknown type: no li
 that looked last does not have it."""
 
 REASONS: Final = get_args(Reason)
-FAMILY: Final = {"intent": "intents", "job": "jobs", "feed": "feed", "control": "control"}
+FAMILY: Final = {"intent": "intents", "job": "jobs", "feed": "feed", "control": "control", "subscription": "subscription"}
 KIND: Final = {family: kind for kind, family in FAMILY.items()}
 STUCK: Final = 8
 """Attempts from which a row that still waits is taken for stuck."""

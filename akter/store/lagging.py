@@ -1,0 +1,174 @@
+"""Followers that are behind, for people: who waits for what and why, and an operator's ways past an event that nobody can be told."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, TypeAlias, cast
+
+from sqlalchemy import (
+    BigInteger,
+    ColumnElement,
+    Connection,
+    Integer,
+    Text,
+    and_,
+    case,
+    delete,
+    func,
+    insert,
+    literal_column,
+    select,
+    update,
+)
+
+from akter.identity import Address, Placement, address
+from akter.store import summary
+from akter.store.backlog import AT_MOST, STUCK, Count, Pauses
+from akter.store.clock import now_ms, statement_ms
+from akter.store.summary import Name
+from akter.tables import IDENTITY, SOURCE, generations, operator_audit, placements, routed_subscriptions, subscriptions
+
+Skipped: TypeAlias = Literal["done", "absent", "claimed", "behind", "ahead"]
+"""claimed: a runner is telling it now. behind: it was told that already. ahead: the source has no such event."""
+
+_PAGE = 200
+
+
+@dataclass(frozen=True, slots=True)
+class Lagging:
+    """One follower that is behind. `behind`: events of the source, of any class, after the last one that is done; `due_in_ms` is negative
+    when it is late; `gaps`: how often events were gone before it was told."""
+
+    tenant: str
+    source: str
+    subscription: str
+    subscriber_id: str
+    reason: str
+    delivered: int
+    behind: int
+    due_in_ms: int
+    attempts: int
+    gaps: int
+    last_error: str | None
+
+
+def page(connection: Connection, *, limit: int = 100, attempts: int = 0, subscriber_type: str | None = None) -> list[Lagging]:
+    """Those that are behind, the one that is due longest first; only those tried `attempts` times or more."""
+    source = func.concat(subscriptions.c.source_type, "/", subscriptions.c.source_id, type_=Text())
+    of = func.concat(subscriptions.c.subscriber_type, ".", subscriptions.c.subscription, type_=Text())
+    behind = func.greatest(literal_column("0"), generations.c.event_sequence - subscriptions.c.delivered, type_=BigInteger())
+    asked = (
+        select(subscriptions.c.tenant_id, source, of, subscriptions.c.subscriber_id, _reason(), subscriptions.c.delivered, behind)
+        .add_columns(subscriptions.c.due_at_ms - statement_ms(), *(subscriptions.c[name] for name in ("attempts", "gaps", "last_error")))
+        .select_from(subscriptions.join(generations, _owner()))
+        .where(subscriptions.c.due_at_ms.is_not(None), subscriptions.c.attempts >= attempts)
+        .order_by(subscriptions.c.due_at_ms)
+        .limit(limit)
+    )
+    if subscriber_type is not None:
+        asked = asked.where(subscriptions.c.subscriber_type == subscriber_type)
+    return [Lagging(*row) for row in connection.execute(asked)]
+
+
+def counts(connection: Connection, served: Sequence[str], paused: Pauses) -> list[Count]:
+    """How many followers are behind, by type and reason, as rows of the outbox are counted."""
+    some = (
+        select(subscriptions.c.subscriber_type, _reason().label("reason"), subscriptions.c.due_at_ms, subscriptions.c.attempts)
+        .where(subscriptions.c.due_at_ms.is_not(None))
+        .limit(AT_MOST)
+        .subquery("some")
+    )
+    late = func.greatest(literal_column("0"), statement_ms() - func.min(some.c.due_at_ms), type_=BigInteger())
+    stuck = func.count(type_=Integer()).filter(some.c.attempts >= STUCK)
+    grouped = (some.c.subscriber_type, some.c.reason)
+    found = connection.execute(select(*grouped, func.count(type_=Integer()), late, stuck).group_by(*grouped).order_by(*grouped))
+    return [Count("subscription", row[0], _said(row[1], row[0], served, paused), *row[2:]) for row in found]
+
+
+def _reason() -> ColumnElement[str]:
+    due = subscriptions.c.due_at_ms <= statement_ms()
+    failed = subscriptions.c.last_error.is_not(None)
+    return case((due, literal_column("'due'")), (failed, literal_column("'backoff'")), else_=literal_column("'claimed'"))
+
+
+def _said(reason: str, subscriber_type: str, served: Sequence[str], paused: Pauses) -> str:
+    if reason != "due":
+        return reason
+    if not paused.isdisjoint({("subscription", ""), ("subscription", subscriber_type)}):
+        return "paused"
+    return "due" if subscriber_type in served else "unknown type"
+
+
+def skip(connection: Connection, tenant: str, source_type: str, source_id: str, name: Name, through: int, by: str, why: str) -> Skipped:
+    """Let a follower pass over what it was not told, up to and with the event `through`: it is told of a gap, or counts one."""
+    source = _address(connection, tenant, source_type, source_id)
+    if source is None:
+        return "absent"
+    head = summary.lock(connection, source)
+    here = and_(_of(source), *(subscriptions.c[column] == value for column, value in name._asdict().items()))
+    row = connection.execute(select(subscriptions).where(here, subscriptions.c.active).with_for_update()).mappings().one_or_none()
+    now = connection.execute(select(now_ms())).scalar_one()
+    if row is None:
+        return "absent"
+    if row["attempts"] > 0 and row["last_error"] is None and row["due_at_ms"] is not None and now < row["due_at_ms"]:
+        return "claimed"
+    if through <= row["delivered"]:
+        return "behind"
+    if through > head:
+        return "ahead"
+    fresh = {"gap_through": through, "gap_at_ms": now, "due_at_ms": now, "attempts": 0, "last_error": None}
+    connection.execute(update(subscriptions).where(here).values(**fresh))
+    outcome = {"after": row["delivered"], "through": through, "attempts": row["attempts"], "last_error": row["last_error"]}
+    _audit(connection, source, by, "subscriptions.skip", " ".join(filter(None, (f"{name[0]}.{name[1]}", name[2]))), why, outcome)
+    return "done"
+
+
+def forget(connection: Connection, subscriber_type: str, subscription: str, by: str, why: str) -> int:
+    """Forget a subscription that left the code: sources need not know it any more, and nobody follows by it. Returns how many did."""
+    named = (routed_subscriptions.c.subscriber_type == subscriber_type, routed_subscriptions.c.subscription == subscription)
+    connection.execute(delete(routed_subscriptions).where(*named))
+    total = 0
+    mine = and_(subscriptions.c.subscriber_type == subscriber_type, subscriptions.c.subscription == subscription, subscriptions.c.active)
+    wanted = select(*(subscriptions.c[name] for name in (*SOURCE, "subscriber_id", "epoch"))).where(mine).order_by(*_keys())
+    for row in connection.execute(wanted).mappings().all():
+        source = Address(*(row[name] for name in SOURCE))
+        total += summary.end(connection, source, Name(subscriber_type, subscription, row["subscriber_id"]), row["epoch"]) == "applied"
+    where = Address(0, 0, "", subscriber_type, "")
+    _audit(connection, where, by, "subscriptions.forget", f"{subscriber_type}.{subscription}", why, {"followers": total})
+    return total
+
+
+def _keys() -> list[ColumnElement[Any]]:
+    return [subscriptions.c[name] for name in SOURCE]
+
+
+def _owner() -> ColumnElement[bool]:
+    return and_(*(generations.c[name] == subscriptions.c[of] for name, of in zip(IDENTITY, SOURCE, strict=True)))
+
+
+def _of(source: Address) -> ColumnElement[bool]:
+    return and_(*(subscriptions.c[name] == value for name, value in zip(SOURCE, source, strict=True)))
+
+
+def _address(connection: Connection, tenant: str, kind: str, id: str) -> Address | None:
+    placement = connection.execute(select(placements.c.placement).where(placements.c.actor_type == kind)).scalar_one_or_none()
+    return None if placement is None else address(cast(Placement, placement), tenant, kind, id)
+
+
+def _audit(connection: Connection, of: Address, by: str, action: str, target: str, why: str, outcome: dict[str, Any]) -> None:
+    connection.execute(
+        insert(operator_audit).values(
+            bucket=of.bucket,
+            at_ms=now_ms(),
+            operator=by,
+            action=action,
+            tenant_id=of.tenant_id or None,
+            actor_type=of.actor_type,
+            actor_id=of.actor_id or None,
+            target=target,
+            reason=why,
+            outcome=json.dumps(outcome, ensure_ascii=False),
+        )
+    )
