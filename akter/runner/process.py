@@ -24,7 +24,7 @@ from akter.app import Akter
 from akter.errors import AkterError, ConfigurationError
 from akter.identity import shown_id
 from akter.limits import seconds as checked
-from akter.runner import following
+from akter.runner import deploying, following
 from akter.runner.family import Family
 from akter.runner.intent import Deliverer
 from akter.runner.intents import Intents
@@ -180,6 +180,7 @@ class Runner:
     def _plant(self) -> None:
         if not self._planted:
             plant(self._engine, self.app.surroundings, self.app.actors)
+            deploying.bring_up(self._engine, self.app.schema, self.app.actors)
             self._planted = True
 
     def stop(self, grace: float = 10.0) -> Report:

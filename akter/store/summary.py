@@ -80,6 +80,19 @@ def end(connection: Connection, source: Address, name: Name, epoch: int) -> Appl
     return "applied"
 
 
+def widen(connection: Connection, source: Address, name: Name, names: Iterable[str]) -> None:
+    """Let a follower be told of more events, from the last one on that it was told of."""
+    lock(connection, source)
+    found = _row(connection, source, name)
+    if found is None or not found[1]:
+        return
+    wanted = sorted({*found[2], *names})
+    here = and_(_of(source), _named(name))
+    connection.execute(update(subscriptions).where(here).values(events=wanted))
+    connection.execute(update(subscriptions).where(here, subscriptions.c.due_at_ms.is_(None)).values(due_at_ms=now_ms()))
+    _count(connection, source, _difference(found, wanted))
+
+
 def lock(connection: Connection, source: Address) -> int:
     """Lock the source as its turns do, which makes its row if it has none; returns the sequence of its newest event."""
     made = insert(generations).values(**source._asdict())

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from datetime import timedelta
 from typing import Any
 
 import pytest
 from shops import EVERYBODY, Branch, Customer, Node, Shop, Watcher, items
 
 from akter import Actor, DeploymentMismatch, Event, command, subscription
+from akter.testing import advance
 
 
 class Baked(Event):
@@ -76,6 +78,73 @@ def test_a_class_that_a_deploy_adds_is_told_and_an_older_process_takes_none_away
     assert summary() == {("b", "Baked"): 1, ("b", "Burnt"): 1}
     new.runner.drain()
     assert items(new.app, After, "f") == ["rye", "wheat", "oat", "spelt"]
+
+
+class AskedBefore(Actor, name="Asking"):
+    """Asks for what is baked."""
+
+    items: list[str] = []  # noqa: RUF012
+
+    @subscription(Baked)
+    def happened(self, event: Baked) -> None:
+        self.items = [*self.items, event.loaf]
+
+    @command
+    def ask(self, bakery: str) -> None:
+        self.subscribe(self.happened, self.actor(Bakery, bakery))
+
+
+class AskedAfter(Actor, name="Asking"):
+    """Hears of what is burnt, too."""
+
+    items: list[str] = []  # noqa: RUF012
+
+    @subscription(Baked, Burnt)
+    def happened(self, event: Baked | Burnt) -> None:
+        self.items = [*self.items, event.loaf]
+
+
+class AskedNoMore(Actor, name="Asking"):
+    """Follows nothing any more."""
+
+    items: list[str] = []  # noqa: RUF012
+
+
+@pytest.mark.conformance("SUB-40")
+def test_those_that_asked_follow_an_added_class_once_a_runner_of_the_new_code_starts(
+    node: Callable[..., Node], beside: Any, summary: Callable[[], Any]
+) -> None:
+    old = node(Bakery, AskedBefore)
+    old.app.actor(AskedBefore, "a").ask("b")
+    old.runner.drain()
+    old.app.actor(Bakery, "b").bake("rye")
+    old.runner.drain()
+    assert beside(ROWS) == [(["Baked"], 1, True)]
+    new = node(Bakery, AskedAfter)
+    new.runner.drain()
+    assert beside(ROWS) == [(["Baked", "Burnt"], 1, True)]
+    assert summary() == {("b", "Baked"): 1, ("b", "Burnt"): 1}
+    old.app.actor(Bakery, "b").burn("wheat")
+    old.runner.drain()
+    new.runner.drain()
+    assert items(new.app, AskedAfter, "a") == ["rye", "wheat"]
+    node(Bakery, AskedBefore).runner.drain()
+    assert beside(ROWS) == [(["Baked", "Burnt"], 2, True)], "an older process takes nothing away"
+
+
+def test_rows_of_a_subscription_that_left_the_code_end_when_they_are_due_for_a_day(
+    node: Callable[..., Node], beside: Any, summary: Callable[[], Any]
+) -> None:
+    old = node(Bakery, AskedBefore)
+    old.app.actor(AskedBefore, "a").ask("b")
+    old.runner.drain()
+    old.app.actor(Bakery, "b").bake("rye")
+    node(Bakery, AskedNoMore).runner.drain()
+    assert beside("SELECT active, due_at_ms IS NULL FROM {akter}.actor_subscriptions") == [(True, False)]
+    advance(old.app, timedelta(days=1, seconds=1))
+    node(Bakery, AskedNoMore).runner.drain()
+    assert beside("SELECT active, due_at_ms IS NULL FROM {akter}.actor_subscriptions") == [(False, True)]
+    assert summary() == {}
 
 
 @pytest.mark.conformance("SUB-41")
