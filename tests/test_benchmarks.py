@@ -119,6 +119,18 @@ def test_the_relay_is_measured_with_its_tables(benchmark: Callable[..., Any]) ->
         assert name in printed
 
 
+def test_followers_are_measured_with_their_tables(benchmark: Callable[..., Any]) -> None:
+    found, printed = benchmark("followers", "--followers=20")
+    check_machine(found["machine"])
+    assert list(found["rates"]) == ["no event", "an event, nobody follows", "an event, 10 follow", "an event, 20 follow"]
+    for name, rate in found["rates"].items():
+        assert rate["median"] > 0
+        assert found["ratios"][name]["median"] > 0
+        assert name in printed
+    assert found["fan-out"]["rate"]["median"] > 0
+    assert "one event to 20 followers" in printed
+
+
 def test_schedules_are_measured_with_their_tables(benchmark: Callable[..., Any]) -> None:
     found, printed = benchmark("schedules", "--actors=40", "--ticks=20")
     check_machine(found["machine"])
