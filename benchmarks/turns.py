@@ -15,7 +15,7 @@ from sqlalchemy import BigInteger, Column, Integer, MetaData, Table, Text, bindp
 from akter import Actor, Akter, command, query
 from akter.identity import address
 from benchmarks import environments, place
-from benchmarks.measure import Comparison, Measured, in_threads, interleaved, save, table
+from benchmarks.measure import Comparison, Measured, Run, in_threads, interleaved, save, table
 from benchmarks.pgbench import BEGIN, COMMIT, LOCK, READ, STATE, TURN, WRITE, Actors, Pgbench
 from benchmarks.together import Processes, answer
 
@@ -122,11 +122,13 @@ class Turns:
             ),
         ]
 
-    def beside(self, url: str) -> list[Comparison]:
+    def beside(self, url: str, peers: Sequence[str]) -> list[Comparison]:
         """akter in two processes, and DBOS, whose rows are in a database of its own, `url`; in processes of their own."""
         child = [sys.executable, "-m", "benchmarks.turns", "--url", self._url, "--seconds", str(self._seconds), "--process"]
         two = self._processes(child, 2)
         found = [Comparison("turns, 2 processes of 16 threads", two, {"pgbench, 8 clients": self._pgbench(TURN, 8)})]
+        if "dbos" not in peers:
+            return found
         try:
             python = environments.python_of("dbos", DBOS, (3, 10))
         except environments.NotInstalled as problem:
@@ -192,7 +194,7 @@ class Turns:
         return once
 
 
-def run(url: str, pairs: int, seconds: float, only: str = "") -> dict[str, Any]:
+def run(url: str, pairs: int, seconds: float, only: str = "", peers: Sequence[str] = ("dbos",)) -> dict[str, Any]:
     """Measure on a new database and return the JSON's content; `only` what has this in its name."""
     with Akter(url, actors=[Counter], schema=SCHEMA) as app, place.fresh(url) as other:
         app.migrate()
@@ -205,7 +207,7 @@ def run(url: str, pairs: int, seconds: float, only: str = "") -> dict[str, Any]:
             try:
                 comparisons = turns.comparisons()
                 if not only or any(word in only for word in ("process", "DBOS")):
-                    comparisons += turns.beside(other)
+                    comparisons += turns.beside(other, peers)
                 machine = place.machine(url, turns.pgbench.version)
                 results = interleaved([one for one in comparisons if only in one.name], pairs)
             finally:
@@ -217,19 +219,27 @@ def process(url: str, seconds: float) -> None:
     """One of several processes that call the same actors, 16 threads each."""
     with Akter(url, actors=[Counter], schema=SCHEMA) as app, place.connect(url) as plain:
         turns = Turns(app, url, plain, [0], seconds)
-        answer(lambda: in_threads(16, turns.turn, seconds, min(0.5, seconds / 2)))
+
+        def measure() -> Run:
+            found = in_threads(16, turns.turn, seconds, min(0.5, seconds / 2))
+            # Its connections would count against what the others may have.
+            app.engine.dispose()
+            return found
+
+        answer(measure)
 
 
 def main() -> None:
     parser = place.parser("Turns, replays and queries of akter against pgbench on the same tables, and beside DBOS.", pairs=7, seconds=2.0)
     parser.add_argument("--only", default="", help="only what has this in its name, such as '32 threads' or 'DBOS'")
+    parser.add_argument("--peers", nargs="*", default=["dbos"], choices=["dbos"], help="beside which it is measured; --peers alone: none")
     parser.add_argument("--process", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.process is not None:
         process(options.url, options.seconds)
         return
     with place.database(options) as url:
-        result = run(url, options.pairs, options.seconds, options.only)
+        result = run(url, options.pairs, options.seconds, options.only, options.peers)
     print(table(result["results"]))
     print()
     for name, why in result["missing"].items():

@@ -68,7 +68,7 @@ def test_events_are_measured_beside_turns_without(benchmark: Callable[..., Any])
 
 
 def test_turns_are_measured_beside_pgbench(benchmark: Callable[..., Any]) -> None:
-    found, printed = benchmark("turns")
+    found, printed = benchmark("turns", "--peers")
     check_machine(found["machine"])
     check_results(found["results"], printed)
     assert [result["name"] for result in found["results"]] == [
@@ -79,6 +79,7 @@ def test_turns_are_measured_beside_pgbench(benchmark: Callable[..., Any]) -> Non
         "turns with 2 own statements",
         "replays of a receipt",
         "queries, 1 thread",
+        "turns, 2 processes of 16 threads",
     ]
 
 
