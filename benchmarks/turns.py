@@ -206,7 +206,7 @@ def run(url: str, pairs: int, seconds: float, only: str = "", peers: Sequence[st
             turns = Turns(app, url, plain, routing, seconds)
             try:
                 comparisons = turns.comparisons()
-                if not only or any(word in only for word in ("process", "DBOS")):
+                if peers and (not only or any(word in only for word in ("process", "DBOS"))):
                     comparisons += turns.beside(other, peers)
                 machine = place.machine(url, turns.pgbench.version)
                 results = interleaved([one for one in comparisons if only in one.name], pairs)
@@ -232,7 +232,13 @@ def process(url: str, seconds: float) -> None:
 def main() -> None:
     parser = place.parser("Turns, replays and queries of akter against pgbench on the same tables, and beside DBOS.", pairs=7, seconds=2.0)
     parser.add_argument("--only", default="", help="only what has this in its name, such as '32 threads' or 'DBOS'")
-    parser.add_argument("--peers", nargs="*", default=["dbos"], choices=["dbos"], help="beside which it is measured; --peers alone: none")
+    parser.add_argument(
+        "--peers",
+        nargs="*",
+        default=["dbos"],
+        choices=["dbos"],
+        help="beside which it is measured; --peers alone: none, and no second process",
+    )
     parser.add_argument("--process", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.process is not None:

@@ -79,7 +79,6 @@ def test_turns_are_measured_beside_pgbench(benchmark: Callable[..., Any]) -> Non
         "turns with 2 own statements",
         "replays of a receipt",
         "queries, 1 thread",
-        "turns, 2 processes of 16 threads",
     ]
 
 
