@@ -91,7 +91,7 @@ VIEWS = {
             "actor_operator_audit",
             f"t.audit_id, t.operator, t.action, t.target, t.reason, {at('at_ms')}, t.outcome",
             """LEFT JOIN {schema}.actor_generations g
-    ON g.actor_type = t.actor_type AND g.tenant_id = t.tenant_id AND g.actor_id = t.actor_id""",
+    ON g.actor_type COLLATE "C" = t.actor_type AND g.tenant_id COLLATE "C" = t.tenant_id AND g.actor_id COLLATE "C" = t.actor_id""",
             "g.routing_key",
         ),
     ),
@@ -115,7 +115,9 @@ def _schemas() -> tuple[str, str]:
 def upgrade() -> None:
     """Create the schema, if need be, and the views; the last one says which there are."""
     schema, views = _schemas()
-    op.execute(f"CREATE INDEX actor_generations_type ON {schema}.actor_generations (actor_type, tenant_id, actor_id)")
+    # Only listings and the audit's view ask in this collation; a turn's statements, which do not, keep to the primary key.
+    columns = ", ".join(f'{column} COLLATE "C"' for column in ("actor_type", "tenant_id", "actor_id"))
+    op.execute(f"CREATE INDEX actor_generations_type ON {schema}.actor_generations ({columns})")
     op.execute(PLACE.replace("{name}", views))
     for name, (says, query) in VIEWS.items():
         op.execute(f'CREATE VIEW "{views}".{name} AS {query.replace("{schema}", schema)}')

@@ -13,7 +13,7 @@ import pytest
 import sqlalchemy
 
 from akter.identity import Address, address
-from akter.store import log, reading
+from akter.store import listing, log, reading
 from akter.store import turn as statements
 from akter.store.flight import Compiled, Line, Link, Rows, StatementFailed, compile_core, fly, raw
 from akter.store.rows import key, parameters
@@ -246,6 +246,17 @@ def test_the_statements_of_a_turn_find_their_rows_by_primary_key(client, beside,
         used = {node["Index Name"] for node in nodes if "Index Name" in node}
         used |= {index for node in nodes for index in node.get("Conflict Arbiter Indexes", ())}
         assert used == wanted[name], name
+
+
+def test_a_page_of_actors_is_read_off_its_own_index_in_the_order_of_their_ids(client, beside) -> None:
+    _fill(beside)
+    client.driver.execute("SET plan_cache_mode = force_custom_plan")
+    wanted = {"actor_type": "Stock", "tenant_id": "default", "after": "1", "limit": 3}
+    page = Line(client.compiled(listing.page), wanted)
+    nodes = list(_nodes(_explain(client, page)))
+    assert "actor_generations_type" in {node.get("Index Name") for node in nodes}
+    assert "Sort" not in {node["Node Type"] for node in nodes}
+    assert [row[0] for row in client.fly(page)[0].rows] == ["10", "11", "12"]
 
 
 def _fill(beside: Any) -> None:
