@@ -125,7 +125,7 @@ class Follows(Single[Follower]):
     def ask(self, line: Line, wire: Wire) -> list[Row]:
         """What a statement answers; raises `Unavailable`."""
         try:
-            return wire.fly([line], _SECONDS)[0].rows
+            return wire.transact([line], _SECONDS)[0].rows
         except (StatementFailed, Lost) as problem:
             raise Unavailable(f"a subscription could not be read or written: {problem}") from problem
 

@@ -105,8 +105,9 @@ class Jobs:
         locks = [group.lock(self._around.statements.schema) for group in groups]
         claim = self._line(queue.claim, {**parameters("group_", rows, True), "limit": limit})
         try:
-            answer = wire.fly([self._line(queue.lock, {"locks": locks}), claim], _SECONDS)[1].rows
+            answer = wire.transact([self._line(queue.lock, {"locks": locks}), claim], _SECONDS)[1].rows
         except StatementFailed as failed:
+            wire.roll_back()
             # The rows that were claimed before stand; these come again.
             problem = failure.of_statement(failed.error, "", self._around.statements.schema)
             logger.warning("job.claim_failed", extra={"akter_rows": len(groups), "akter_reason": str(problem)[:500]})
@@ -262,7 +263,7 @@ class Jobs:
     def _fly(self, lines: Sequence[Line], seconds: float) -> list[list[Row]]:
         with Wire(self._engine, self._around.statements) as wire:
             try:
-                return [answer.rows for answer in wire.fly(lines, seconds)]
+                return [answer.rows for answer in wire.transact(lines, seconds)]
             except StatementFailed as failed:
                 raise failure.of_statement(failed.error, "", self._around.statements.schema) from failed.error
             except Lost as lost:

@@ -206,7 +206,7 @@ class Reporter:
 
     def _fly(self, wire: Wire, lines: Sequence[Line]) -> list[list[Row]]:
         try:
-            return [answer.rows for answer in wire.fly(lines, _SECONDS)]
+            return [answer.rows for answer in wire.transact(lines, _SECONDS)]
         except StatementFailed as failed:
             raise failure.of_statement(failed.error, "", self._around.statements.schema) from failed.error
         except Lost as lost:

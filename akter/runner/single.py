@@ -143,7 +143,7 @@ class Single(Generic[R]):
 @contextmanager
 def transaction(engine: Engine, schema: str) -> Iterator[Connection]:
     """A short transaction of the relay's own."""
-    options: Any = {"isolation_level": "READ COMMITTED", "schema_translate_map": {SCHEMA: schema}}
+    options: Any = {"isolation_level": "READ COMMITTED", "postgresql_readonly": False, "schema_translate_map": {SCHEMA: schema}}
     with engine.connect() as given, given.execution_options(**options).begin():
         presence.limit(given, PATIENCE)
         yield given
