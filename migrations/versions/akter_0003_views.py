@@ -123,7 +123,8 @@ def upgrade() -> None:
         op.execute(f'CREATE VIEW "{views}".{name} AS {query.replace("{schema}", schema)}')
         op.execute(f"COMMENT ON VIEW \"{views}\".{name} IS 'akter: {says}'")
     listed = ", ".join(f"('{name}', 1, '{says}')" for name, (says, _) in VIEWS.items())
-    op.execute(f'CREATE VIEW "{views}".views AS SELECT * FROM (VALUES {listed}) AS listed (name, version, says)')
+    # It reads no table, so it is still there when somebody dropped the tables' schema by hand.
+    op.execute(f'CREATE OR REPLACE VIEW "{views}".views AS SELECT * FROM (VALUES {listed}) AS listed (name, version, says)')
     op.execute(f"COMMENT ON VIEW \"{views}\".views IS 'akter: which views there are'")
 
 

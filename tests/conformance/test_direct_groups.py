@@ -150,12 +150,12 @@ def test_commands_of_one_actor_share_a_transaction_in_their_order_each_on_what_t
     found = inspect(app, stock)
     assert (found.state, found.version, found.event_sequence) == ({"pieces": 106}, 2, 4)
     assert [event["value"] for event in found.events] == [f'{{"pieces":{pieces}}}' for pieces in (100, 101, 103, 106)]
-    assert {receipt.command_id[-3:]: receipt.outcome for receipt in found.receipts if "c-" in receipt.command_id} == {
+    assert {receipt.command_id[-3:]: receipt.outcome for receipt in found.receipts if receipt.command_id.startswith("u:")} == {
         "c-1": {"ok": 101},
         "c-2": {"ok": 103},
         "c-3": {"ok": 106},
     }
-    written = "SELECT DISTINCT xmin::text FROM {akter}.actor_receipts WHERE command_id LIKE '%c-%'"
+    written = "SELECT DISTINCT xmin::text FROM {akter}.actor_receipts WHERE actor_id = 's' AND command_id LIKE 'u:%'"
     assert beside(written) == beside("SELECT xmin::text FROM {akter}.actor_state WHERE actor_id = 's'")
 
 
