@@ -18,7 +18,7 @@ from akter.testing import inspect
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-PATIENCE = 20.0
+PATIENCE = 60.0
 """Seconds after which something that should have happened has not."""
 
 

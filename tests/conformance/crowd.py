@@ -13,7 +13,7 @@ from akter import Akter
 from akter.testing import pause_next
 
 ENDLESS = 60.0
-WAIT = 30.0
+WAIT = 60.0
 
 
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:

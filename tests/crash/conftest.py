@@ -36,7 +36,7 @@ def until(rows: Callable[..., list[Any]]) -> Callable[..., None]:
     """Waits for rows to come, or for the last of them to go."""
 
     def wait(statement: str, *values: Any, some: bool = True) -> None:
-        end = time.monotonic() + 20
+        end = time.monotonic() + 60
         while bool(rows(statement, *values)) is not some:
             assert time.monotonic() < end, statement
             time.sleep(0.01)

@@ -86,7 +86,7 @@ def child_environment(changes: dict[str, str]) -> dict[str, str]:
     return {**kept, "PYTHONPATH": os.pathsep.join([str(ROOT), *packages]), "PYTHONDONTWRITEBYTECODE": "1", **changes}
 
 
-def eventually(fact: Callable[[], bool], within: float = 10.0) -> bool:
+def eventually(fact: Callable[[], bool], within: float = 30.0) -> bool:
     """Whether something outside of the test came true in that many seconds."""
     end = time.monotonic() + within
     while not fact():

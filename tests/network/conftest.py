@@ -37,7 +37,7 @@ def _load(name: str) -> Any:
 Proxy = _load("proxy").Proxy
 
 
-def poll(fact: Callable[[], Any], within: float = 10.0) -> Any:
+def poll(fact: Callable[[], Any], within: float = 30.0) -> Any:
     """What `fact` says once it is true; for facts outside of this process, which nobody signals."""
     end = time.monotonic() + within
     while not (found := fact()):

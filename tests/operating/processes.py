@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 HERE = Path(__file__).parent
-PATIENCE = 40.0
+PATIENCE = 60.0
 
 
 class Done(NamedTuple):

@@ -20,7 +20,7 @@ from akter.store.flight import compile_core
 from akter.testing import advance, crash_next, pause_next
 
 LEASE = timedelta(seconds=38)
-PATIENCE = 20.0
+PATIENCE = 60.0
 
 
 def place(node: Node, *names: str, shop: str = "s") -> None:

@@ -16,7 +16,7 @@ from akter.identity import address
 from akter.testing import advance, crash_next, pause_next, receipts
 
 LEASE = timedelta(seconds=38)
-PATIENCE = 20.0
+PATIENCE = 60.0
 
 
 def place(node: Node, *names: str, shop: str = "s") -> None:

@@ -166,7 +166,7 @@ def declined(final: bool = False) -> NotApplied:
     return NotApplied("declined", final=final)
 
 
-def eventually(what: str, so: Callable[[], bool], seconds: float = 20.0) -> None:
+def eventually(what: str, so: Callable[[], bool], seconds: float = 60.0) -> None:
     """Look again and again until something is so."""
     end = time.monotonic() + seconds
     while not so():

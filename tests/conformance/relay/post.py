@@ -145,7 +145,7 @@ def letters(app: Akter, box: str) -> list[str]:
     return list((inspect(app, app.actor(Mailbox, box)).state or {"letters": []})["letters"])
 
 
-def eventually(what: str, so: Callable[[], bool], seconds: float = 20.0) -> None:
+def eventually(what: str, so: Callable[[], bool], seconds: float = 60.0) -> None:
     """Look again and again until something is so."""
     end = time.monotonic() + seconds
     while not so():

@@ -222,7 +222,7 @@ def test_a_runner_is_a_context_manager(node: Make) -> None:
         one.app.send(one.app.actor(Mailbox, "m").take, "a")
         eventually("it delivers", lambda: letters(one.app, "m") == ["a"])
         assert runner.wait(0.01) is False
-    assert runner.wait(5.0) is True
+    assert runner.wait(20.0) is True
     assert runner.stop().delivered == 1
 
 

@@ -39,7 +39,7 @@ def test_what_was_claimed_and_not_begun_is_given_back_by_a_stop(node: Make, besi
         one.app.send(one.app.actor(Mailbox, "m").take, "a")
         pause.wait()
         stopping = one.thread_of(lambda: one.runner.stop(grace=15.0))
-        eventually("it is due again", lambda: outbox()[0][1] <= 0, seconds=5.0)
+        eventually("it is due again", lambda: outbox()[0][1] <= 0, seconds=12.0)
         assert outbox()[0][0] == 0, "an attempt that was not made"
         settle(other.app, other.runner)
         assert letters(other.app, "m") == ["a"]
