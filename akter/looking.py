@@ -43,7 +43,7 @@ class Looking:
         Its caller may ask, and whoever it was sent on behalf of, and the deployment's own code.
         """
         where = cast(Handle, handle)
-        if where._door is not self:
+        if where._door is not cast(object, self):
             raise UnknownActor("outcome(...) takes a handle of this Akter, and this one was made elsewhere: make it with actor(...)")
         caller = where._caller or ambient(self).caller
         self._joining.join()
@@ -77,7 +77,7 @@ class Looking:
         where, wanted = cast(Handle, handle), asked(kind, after, limit)
         if inside() is not None:
             raise InsideTurn("inside a turn or query, an actor reads its own events with self.events(...)")
-        if not isinstance(where, Handle) or where._door is not self:
+        if not isinstance(where, Handle) or where._door is not cast(object, self):
             raise UnknownActor("events(...) takes a handle of this Akter: make it with actor(...)")
         caller = where._caller or ambient(self).caller
         self._permit(where, kind.event_name, "events", caller)

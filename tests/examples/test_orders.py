@@ -168,7 +168,7 @@ def test_a_bad_file_ends_the_demo_before_anything_is_started(place: Path) -> Non
 
 
 def test_the_committed_file_is_what_the_script_writes() -> None:
-    script = runpy.run_path(str(ORDERS / "make_orders.py"))
+    script = runpy.run_path(str(ORDERS / "make.py"))
     assert (ORDERS / "orders.csv").read_bytes() == script["text"]().encode()
     with (ORDERS / "orders.csv").open(encoding="utf-8", newline="") as file:
         assert len({row["order"] for row in csv.DictReader(file)}) == 1_200

@@ -1,6 +1,6 @@
 """Write orders.csv: 1 200 orders of 150 customers, one to three lines each.
 
-    python examples/orders/make_orders.py
+    python examples/orders/make.py
 
 The file is a function of the seed. Only `Random.random()` is drawn from, because its sequence alone is promised to stay the same from one
 Python to the next.
