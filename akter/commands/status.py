@@ -32,6 +32,9 @@ def status(target: Target, as_json: bool) -> None:
     for runner in living:
         for family, threads in runner.overdue.items():
             click.echo(f"{runner.label}, {family}: {threads} {'thread' if threads == 1 else 'threads'} in handlers past their time limit")
+        for one in runner.running:
+            said = json.dumps(one["progress"], ensure_ascii=False)
+            click.echo(f"{runner.label}: {one['actor']} {one['job']}, attempt {one['attempt']}, {one['seconds']} s: {said:.200}")
     click.echo()
     show.rows(seen.waiting, ("kind", "target_type", "reason", "rows", "late_ms", "stuck"), as_json=False, empty="nothing waits")
     if sum(count.rows for count in seen.waiting) >= AT_MOST:

@@ -13,6 +13,8 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
+import msgspec
+
 from akter.errors import AkterError
 from akter.fault import Crashed, Faults
 from akter.job import Attempt
@@ -24,6 +26,12 @@ logger = logging.getLogger("akter.job")
 
 GRACE = 2.0
 """Seconds that a cancelled attempt has to return by itself."""
+
+LARGEST_FRAME = 4096
+"""Bytes of a progress frame as JSON; a larger one is dropped."""
+
+SHOWN = 20
+"""Running attempts whose progress a runner shows."""
 
 _LONGEST_LOOK = 1.0
 _FOREVER = float("inf")
@@ -91,8 +99,30 @@ class Attempts:
         return True
 
     def _report(self, run: Run, value: Any) -> None:
-        if not run.returned and not run.over:
-            run.frame = value
+        """Keep the newest frame of a running attempt; what cannot be shown is dropped."""
+        if run.returned or run.over:
+            return
+        try:
+            frame = msgspec.json.encode(value)
+        except Exception:  # noqa: BLE001 - progress never fails a job, whatever its value makes of being looked at
+            return
+        if len(frame) <= LARGEST_FRAME:
+            run.frame = msgspec.json.decode(frame)
+
+    def frames(self) -> list[dict[str, Any]]:
+        """The newest frames of the attempts that run longest, with whose they are."""
+        shown = [run for run in self.running() if run.frame is not None and not run.over]
+        return [
+            {
+                "actor": f"{run.row.actor_type}/{run.row.actor_id}",
+                "job": run.row.command,
+                "job_id": run.id,
+                "attempt": run.row.attempts,
+                "seconds": round(run.seconds(), 1),
+                "progress": run.frame,
+            }
+            for run in shown[:SHOWN]
+        ]
 
     def ended(self, run: Run) -> bool:
         """Its function returned; returns whether nobody had given it up before."""

@@ -284,10 +284,12 @@ class Runner:
             presence.limit(given, _PATIENCE)
             yield given
 
-    def _lanes(self) -> dict[str, dict[str, int]]:
-        lanes: dict[str, dict[str, int]] = {}
+    def _lanes(self) -> dict[str, dict[str, Any]]:
+        lanes: dict[str, dict[str, Any]] = {}
         for lane in (family.lane for family in self.relay.families):
             lanes[lane.family] = {"seats": lane.seats, "threads": lane.threads, "overdue": lane.overdue}
+        if self.jobs is not None:
+            lanes["jobs"]["running"] = self.jobs.attempts.frames()
         return lanes
 
     @property

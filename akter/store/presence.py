@@ -24,15 +24,16 @@ FORGOTTEN_MS = 86_400_000
 
 _NEWEST = 1000
 
-Lanes: TypeAlias = Mapping[str, Mapping[str, int]]
-"""Of each family its `seats`, and of those that work its `threads` and how many of them are `overdue`."""
+Lanes: TypeAlias = Mapping[str, Mapping[str, Any]]
+"""Of each family its `seats`, and of those that work its `threads` and how many of them are `overdue`; of jobs
+also what is `running` and tells its progress."""
 
 
 @dataclass(frozen=True, slots=True)
 class Present:
     """A runner as the database knows it. `lanes`: seats of each family. `silent_ms`: since its last sign of life; `idle_ms`: since its last
     look for work, as of then. `overdue`: threads in handlers past their time limit, of each family that has any. `hung`: families all of
-    whose threads are."""
+    whose threads are. `running`: attempts of jobs that tell their progress, as of then."""
 
     incarnation_id: str
     label: str
@@ -45,6 +46,7 @@ class Present:
     stopping: bool
     overdue: dict[str, int] = field(default_factory=dict)
     hung: tuple[str, ...] = ()
+    running: tuple[dict[str, Any], ...] = ()
 
     @property
     def alive(self) -> bool:
@@ -106,7 +108,20 @@ def _present(row: Any) -> Present:
     overdue = {family: lane["overdue"] for family, lane in lanes.items() if lane.get("overdue")}
     hung = tuple(family for family, number in overdue.items() if number >= lanes[family]["threads"])
     seats = {family: lane["seats"] for family, lane in lanes.items()}
-    return Present(row[0], row[1], row[2], tuple(row[3]), seats, row[5], row[6], row[7], row[8], overdue, hung)
+    return Present(
+        row[0],
+        row[1],
+        row[2],
+        tuple(row[3]),
+        seats,
+        row[5],
+        row[6],
+        row[7],
+        row[8],
+        overdue,
+        hung,
+        tuple(lanes.get("jobs", {}).get("running", ())),
+    )
 
 
 def pause(connection: Connection, family: str, target: str, reason: str) -> bool:
