@@ -112,12 +112,12 @@ class Stranger(Actor, name="Box"):
 
 DELIVERED = {
     "an argument with a default more": (Defaulted, ["north at 5"]),
-    "an argument less": (Removed, ["somewhere"]),
     "a command renamed with an alias": (Aliased, ["carried north"]),
     "a class renamed under its stored name": (Box, ["boxed north"]),
 }
 KEPT = {
     "an argument more": (Demanding, "speed"),
+    "an argument less": (Removed, "unknown field `to`"),
     "another type": (Narrowed, "to"),
     "a command renamed": (Renamed, "move"),
 }
