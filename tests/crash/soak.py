@@ -1,4 +1,4 @@
-"""Actors that send each other messages, timers and cancellations while everything around them is killed, and the proof that all is well.
+"""Messages, timers, jobs and their cancellations while everything around them is killed, and the proof that all is well.
 
     python tests/crash/soak.py --seed 1
 
@@ -21,8 +21,9 @@ from typing import Any
 
 import psycopg
 from soaking import tables
-from soaking.actors import Canary, Node
+from soaking.actors import ACTORS, Canary
 from soaking.checker import Findings, Stored, check
+from soaking.leases import Leases
 from soaking.lines import defects, events
 from soaking.plan import LEAST_ACTIONS, actions, orders
 from soaking.report import report
@@ -76,17 +77,20 @@ def soak(options: Options, stack: ExitStack, say: Callable[[str], None]) -> tupl
     url = options.url
     if url is None:
         server = stack.enter_context(Server(directory / "pg", settings={"max_connections": "200"}))
-        stack.enter_context(app := Akter(f"embedded:{server.data}", actors=[Node, Canary]))
+        stack.enter_context(app := Akter(f"embedded:{server.data}", actors=ACTORS))
         app.migrate()
         url = server.url("akter")
     else:
-        stack.enter_context(app := Akter(url, actors=[Node, Canary]))
+        stack.enter_context(app := Akter(url, actors=ACTORS))
         app.migrate()
     tables.create(url)
     place = Place(str(directory), url, LEASE, options.seed, options.intents, options.actors, options.seconds)
     place.path("started").write_text(str(time.time()))
+    place.path("killed").touch()
+    place.ledger.mkdir()
     for number in range(CANARIES):
         app.send(app.actor(Canary, f"c{number}").tick, 1)
+    leases = Leases(url, place.path("leases"))
     supervisor = Supervisor(place, server, options.processes)
     try:
         until(lambda: tables.one(url, tables.TICKS) > 0, 60.0)
@@ -102,6 +106,7 @@ def soak(options: Options, stack: ExitStack, say: Callable[[str], None]) -> tupl
         reports = supervisor.end()
     finally:
         supervisor.close()
+        leases.close()
     findings = look(url, directory, options)
     findings.numbers = {
         "seconds of disturbance": round(done - began, 1),

@@ -15,7 +15,10 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parent))
 
 from soak import Options, Soaked, judged, soak
+from soaking.checker import Stored, check
+from soaking.judge import Letter
 from soaking.plan import Order, actions, orders, steps
+from soaking.provider import Call
 from soaking.tables import plain
 from soaking.working import Place
 
@@ -102,6 +105,83 @@ def test_the_checker_sees(soaked: tuple[Soaked, Place], fault: str) -> None:
         assert changed == 1
         wrong = judged(connection, Path(place.directory), OPTIONS).wrong
         connection.rollback()
+    assert any(said in one for one in wrong), wrong
+
+
+def told(stored: Stored, how: str) -> tuple[list[Any], int]:
+    """The list of what some actor heard of, and the place in it of an end of this kind."""
+    for value, _ in stored.states.values():
+        for place, one in enumerate(value.get("told", ())):
+            if one[1] == how:
+                return value["told"], place
+    raise AssertionError(f"no job ended as {how}")
+
+
+def of_success(change: Callable[[Stored, list[Any], int], object]) -> Callable[[Stored], object]:
+    return lambda stored: change(stored, *told(stored, "success"))
+
+
+JOB_FAULTS: dict[str, tuple[Callable[[Stored], object], str]] = {
+    "a result that is lost": (of_success(lambda stored, all, at: all.pop(at)), "told 0 times, with 1 receipts"),
+    "a result that is told twice": (of_success(lambda stored, all, at: all.append(all[at])), "told 2 times"),
+    "a result that nobody gave": (
+        of_success(lambda stored, all, at: stored.calls.update({all[at][0]: [Call("began", 1, 1), Call("lost", 1, 1)]})),
+        "told as a success of attempt",
+    ),
+    "a result of another call": (of_success(lambda stored, all, at: all[at].__setitem__(3, 9)), "told as a success of attempt"),
+    "a provider that acted twice": (
+        of_success(lambda stored, all, at: stored.calls[all[at][0]].append(Call("lost", 3, 1))),
+        "the provider acted twice",
+    ),
+    "an attempt that was called twice": (
+        of_success(lambda stored, all, at: stored.calls[all[at][0]].append(stored.calls[all[at][0]][0])),
+        "its attempts were",
+    ),
+    "a result with a letter": (
+        of_success(lambda stored, all, at: stored.letters.update({all[at][0]: Letter(1, "x", True)})),
+        "succeeded, and has a letter",
+    ),
+    "a success told as a dead letter": (
+        of_success(lambda stored, all, at: all.__setitem__(at, [all[at][0], "dead letter", all[at][2], 0, False])),
+        "without doubt after attempt",
+    ),
+    "a success told as cancelled": (
+        of_success(lambda stored, all, at: all.__setitem__(at, [all[at][0], "cancelled, failed", all[at][2], 0, False])),
+        "it was told as cancelled, and nobody did that",
+    ),
+    "a letter without its doubt": (
+        lambda stored: _letter(stored, "ConnectionError: broken", ambiguous=False),
+        "because of ConnectionError",
+    ),
+    "a letter with a doubt too many": (lambda stored: _letter(stored, "refused", ambiguous=True), "because of refused"),
+    "a letter that is lost": (lambda stored: stored.letters.pop(_dead(stored)), "its letter is None"),
+    "a call for nobody": (lambda stored: stored.calls.update({"x": [Call("began", 1, 1)]}), "a job that nobody asked for: x"),
+    "a cap that was passed": (lambda stored: stored.leases.append((3, 3)), "3 live leases of one till at once"),
+}
+
+
+def _dead(stored: Stored) -> str:
+    all, at = told(stored, "dead letter")
+    return str(all[at][0])
+
+
+def _letter(stored: Stored, cause: str, *, ambiguous: bool) -> None:
+    all, at = told(stored, "dead letter")
+    all[at][4] = ambiguous
+    stored.letters[all[at][0]] = Letter(all[at][2], cause, ambiguous)
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("fault", JOB_FAULTS)
+def test_the_judge_of_jobs_sees(soaked: tuple[Soaked, Place], fault: str) -> None:
+    _, place = soaked
+    change, said = JOB_FAULTS[fault]
+    with psycopg.connect(plain(place.url)) as connection:
+        stored = Stored(connection, Path(place.directory))
+    wanted = orders(OPTIONS.seed, OPTIONS.intents, OPTIONS.actors)
+    assert not any(said in one for one in check(stored, wanted).wrong)
+    change(stored)
+    wrong = check(stored, wanted).wrong
     assert any(said in one for one in wrong), wrong
 
 

@@ -1,10 +1,8 @@
-"""The actors of the soak, and the file that every run of a handler leaves a line in, whether it commits or not."""
+"""The actors of the soak that send, receive and tick."""
 
 from __future__ import annotations
 
-import os
 import random
-import time
 import uuid
 from collections.abc import Callable
 from datetime import timedelta
@@ -13,10 +11,9 @@ from typing import Any
 from sqlalchemy import column, func, insert, table
 
 from akter import Actor, Rejection, command
-from soaking.plan import Step, steps
-
-JOURNAL = "AKTER_SOAK_JOURNAL"
-"""The environment variable that names the file."""
+from soaking.journal import ran
+from soaking.plan import CHARGES, Step, steps
+from soaking.till import Till
 
 BEAT = 0.5
 """Seconds between two ticks of a canary."""
@@ -100,12 +97,17 @@ class Node(Actor, max_state_bytes=8_000_000):
             self.cancel(step.key)
             self.sent.append((number, "cancel", "", "", "", "", step.key))
             return
-        target, values = self.actor(Node, step.target), arguments(step, tag)
+        target, values = self.actor(receiver(step), step.target), arguments(step, tag)
         send: Callable[..., str] = self.send
         if step.delay_ms:
             send = self.after(timedelta(milliseconds=step.delay_ms), key=step.key or None).send
         id = send(getattr(target, step.member), **values)
         self.sent.append((number, step.verb, tag, id, step.target, step.member, step.key))
+
+
+def receiver(step: Step) -> type[Actor]:
+    """The type that a step is sent to."""
+    return Till if step.member in CHARGES else Node
 
 
 def arguments(step: Step, tag: str) -> dict[str, Any]:
@@ -137,11 +139,4 @@ class Canary(Actor):
         self.cancel("tick")
 
 
-def ran(tag: str) -> None:
-    """Leave a line. It survives the process, which is all that is killed; a file that waits for the disk would be all that is measured."""
-    line = f"{time.time():.3f} {os.getpid()} {tag}\n".encode()
-    journal = os.open(os.environ[JOURNAL], os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
-    try:
-        os.write(journal, line)
-    finally:
-        os.close(journal)
+ACTORS = (Node, Till, Canary)

@@ -14,7 +14,11 @@ KEYS = ("k0", "k1", "k2")
 LONGEST_MS = 3000
 """The longest delay of a timer."""
 
-MEMBERS = {"note": 52, "book": 18, "scribble": 8, "pass_on": 12, "refuse": 4, "stumble": 6}
+CHARGES = ("charge", "charge_queued")
+"""Commands of a till, each of which enqueues a job."""
+
+TILLS = 6
+MEMBERS = {"note": 52, "book": 18, "scribble": 8, "pass_on": 12, "refuse": 4, "stumble": 6, "charge": 8, "charge_queued": 8}
 """The receivers' commands, and how often each is drawn."""
 
 
@@ -60,6 +64,8 @@ def steps(seed: int, fan: int, actors: int, *, deeper: bool = True) -> list[Step
             continue
         member = random.choices(list(chosen), list(chosen.values()))[0]
         target = f"n{random.randrange(HOT_TARGETS if random.random() < 0.1 else actors)}"
+        if member in CHARGES:
+            target = f"t{random.randrange(TILLS)}"
         delay = 0 if verb == "at once" else random.randint(1, LONGEST_MS)
         found.append(Step("keyed" if key else "send", member, target, delay, key))
     return found

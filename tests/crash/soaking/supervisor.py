@@ -52,6 +52,8 @@ class Supervisor:
         self.did[action.what] += 1
         runner = self.runners[action.who]
         if action.what == "kill":
+            with self._place.path("killed").open("a") as file:
+                file.write(f"{pid(runner)}\n")
             runner.kill()
             self._replace(action.who)
         elif action.what == "end":

@@ -21,8 +21,10 @@ from sqlalchemy import column, insert, select, table
 from akter import Akter, Unavailable
 from akter.runner import Runner
 from soaking import lines, tables
-from soaking.actors import JOURNAL, Canary, Node, arguments
+from soaking.actors import ACTORS, Node, arguments, receiver
+from soaking.journal import JOURNAL
 from soaking.plan import Order, Step, orders, steps
+from soaking.provider import LEDGER
 
 DRIVERS = 4
 """Threads of the driver."""
@@ -53,6 +55,11 @@ class Place(NamedTuple):
         return self.path(f"ready-{pid}")
 
     @property
+    def ledger(self) -> Path:
+        """The directory of the provider of charges."""
+        return self.path("ledger")
+
+    @property
     def done(self) -> bool:
         """Whether everybody is to end."""
         return self.path("stop").exists()
@@ -71,9 +78,16 @@ def run(place: Place, target: str, number: int) -> dict[str, int]:
         ended.set()
 
     signal.signal(signal.SIGTERM, end)
-    with Akter(target, actors=[Node, Canary], execution=place.lease, lock=1.0) as app:
-        way = {"claim_lease": place.lease, "poll": 0.5, "heartbeat": 1.0, "max_backoff": 2.0, **WAYS[number % len(WAYS)]}
-        runner = Runner(app, label=label, lanes={"intents": 48}, **way)
+    with Akter(target, actors=ACTORS, execution=place.lease, lock=1.0) as app:
+        way = {
+            "claim_lease": place.lease,
+            "poll": 0.5,
+            "heartbeat": 1.0,
+            "max_backoff": 2.0,
+            "cancel_check": 1.0,
+            **WAYS[number % len(WAYS)],
+        }
+        runner = Runner(app, label=label, lanes={"intents": 48, "jobs": 16}, **way)
         while not ended.is_set():
             try:
                 runner.start()
@@ -97,7 +111,7 @@ def drive(place: Place) -> int:
     wanted = orders(place.seed, place.intents, place.actors)
     started = float(place.path("started").read_text())
     with (
-        Akter(place.url, actors=[Node, Canary], execution=5.0, delivery=10.0, lock=2.0) as app,
+        Akter(place.url, actors=ACTORS, execution=5.0, delivery=10.0, lock=2.0) as app,
         log.open("a") as file,
         ThreadPoolExecutor(DRIVERS) as threads,
     ):
@@ -151,7 +165,8 @@ def _within(app: Akter, place: Place, order: Order) -> None:
             if connection.execute(select(outside.c.tag).where(outside.c.tag == tags[0])).first():
                 return
             messages: list[tuple[Any, dict[str, Any]]] = [
-                (getattr(app.actor(Node, step.target), step.member), arguments(step, tag)) for step, tag in zip(sent, tags, strict=True)
+                (getattr(app.actor(receiver(step), step.target), step.member), arguments(step, tag))
+                for step, tag in zip(sent, tags, strict=True)
             ]
             ids = app.within(connection).send_many(messages)
             for step, tag, id in zip(sent, tags, ids, strict=True):
@@ -165,4 +180,5 @@ KINDS = {"spread": _spread, "send": _send, "within": _within}
 
 def _prepare(place: Place, label: str) -> None:
     os.environ[JOURNAL] = str(place.path("journal"))
+    os.environ[LEDGER] = str(place.ledger)
     lines.write(place.path(f"{label}.log"))
