@@ -147,7 +147,7 @@ JOB_FAULTS: dict[str, tuple[Callable[[Stored], object], str]] = {
     ),
     "a success told as cancelled": (
         of_success(lambda stored, all, at: all.__setitem__(at, [all[at][0], "cancelled, failed", all[at][2], 0, False])),
-        "it was told as cancelled, and nobody did that",
+        "told as cancelled, failed without doubt",
     ),
     "a letter without its doubt": (
         lambda stored: _letter(stored, "ConnectionError: broken", ambiguous=False),
