@@ -18,6 +18,10 @@ Over: TypeAlias = Literal["", "time", "lease", "lost", "cancelled"]
 a cancellation it did not heed."""
 
 
+STARTING = 60.0
+"""Seconds that a process for a function may take to start."""
+
+
 class Known(NamedTuple):
     """A job that this runner may run."""
 
@@ -69,6 +73,11 @@ class Run:
     def is_last(self) -> bool:
         """Whether no attempt is left after this one."""
         return self.row.attempts >= self.known.job.retry.attempts
+
+    @property
+    def starting(self) -> float:
+        """Seconds that it may take, beside the function's own, until a process for it has started."""
+        return STARTING if self.known.job.isolation == "process" else 0.0
 
     def about(self) -> dict[str, Any]:
         """It, for a line of the log."""

@@ -81,7 +81,7 @@ class Attempts:
         with self._lock:
             if run.given_back or now >= run.until or run.over:
                 return False
-            run.begun, run.begun_at, run.deadline = True, now, now + run.known.job.timeout
+            run.begun, run.begun_at, run.deadline = True, now, now + run.known.job.timeout + run.starting
             row = run.row
             run.attempt = Attempt(
                 job_id=row.intent_id,

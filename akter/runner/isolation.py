@@ -8,10 +8,11 @@ from __future__ import annotations
 import contextlib
 import multiprocessing
 import os
+import pickle
 import threading
 import time
 from collections.abc import Callable
-from multiprocessing.connection import Connection, wait
+from multiprocessing.connection import Connection
 from typing import Any
 
 import msgspec
@@ -25,7 +26,11 @@ _LOOK = 0.05
 
 
 class ChildFailed(Exception):
-    """What the function raised in its process, or how that process ended."""
+    """What the function raised in its process, or how that process ended. `final`: it has acted, and another try would act again."""
+
+    def __init__(self, said: str, *, final: bool = False) -> None:
+        super().__init__(said)
+        self.final = final
 
 
 def call(run: Run, arguments: Any) -> Any:
@@ -35,14 +40,14 @@ def call(run: Run, arguments: Any) -> Any:
     positional, named = _split(run, arguments)
     here, there = _CONTEXT.Pipe()
     alive, ours = _CONTEXT.Pipe(duplex=False)
-    about = (attempt.job_id, attempt.number, attempt.actor_id, attempt.tenant, attempt.remaining())
+    about = (attempt.job_id, attempt.number, attempt.actor_id, attempt.tenant, run.known.job.timeout)
     process = _CONTEXT.Process(target=_child, args=(there, alive, run.known.job.function, about, positional, named), daemon=True)
     try:
         process.start()
         there.close()
         alive.close()
         run.kill = process.kill
-        return _await(process, here, attempt)
+        return _await(process, here, run, attempt)
     finally:
         run.kill = None
         if process.pid is not None:
@@ -58,18 +63,24 @@ def _split(run: Run, arguments: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
     return tuple(values.values()), named
 
 
-def _await(process: Any, here: Connection, attempt: Attempt) -> Any:
+def _await(process: Any, here: Connection, run: Run, attempt: Attempt) -> Any:
     while True:
-        ready = wait([here, process.sentinel], _LOOK)
-        if here in ready:
+        # The function may have started processes of its own, which hold the pipe open: so the child itself is asked, too.
+        gone = process.exitcode is not None
+        if here.poll(0.0 if gone else _LOOK):
             try:
                 kind, value = here.recv()
             except (EOFError, OSError):
                 raise _ended(process) from None
-            if kind != "progress":
+            if kind == "begun":
+                # What it took to start the process is not the function's time.
+                run.deadline = min(run.deadline, time.monotonic() + run.known.job.timeout)
+            elif kind == "progress":
+                with contextlib.suppress(Exception):
+                    attempt.progress(pickle.loads(value))
+            else:
                 return _answer(kind, value)
-            attempt.progress(value)
-        elif ready:
+        elif gone:
             raise _ended(process)
         if attempt.cancelled.is_set():
             process.kill()
@@ -83,11 +94,14 @@ def _ended(process: Any) -> ChildFailed:
 
 def _answer(kind: str, value: Any) -> Any:
     if kind == "returned":
-        return value
+        try:
+            return pickle.loads(value)
+        except Exception as problem:
+            raise ChildFailed(f"what it returned cannot be read: {_said(problem)}", final=True) from problem
     said, applied, final = value
     if kind == "cancelled":
         raise Cancelled
-    raise ChildFailed(said) if applied else NotApplied(said, final=final)
+    raise ChildFailed(said, final=final) if applied else NotApplied(said, final=final)
 
 
 def _child(
@@ -109,19 +123,20 @@ def _child(
     def report(value: Any) -> None:
         # Progress never fails a job.
         with contextlib.suppress(Exception):
-            send("progress", value)
+            send("progress", pickle.dumps(value))
 
     attempt = Attempt(job_id=id, number=number, actor_id=actor_id, tenant=tenant, deadline=time.monotonic() + seconds, report=report)
+    send("begun", None)
     try:
         value = function(attempt, *positional, **named)
     except BaseException as problem:  # noqa: BLE001 - it is told to the process that waits
         applied = not isinstance(problem, NotApplied | Rejection)
-        final = isinstance(problem, NotApplied) and problem.final
+        final = isinstance(problem, NotApplied) and getattr(problem, "final", False) is True
         kind = "cancelled" if isinstance(problem, Cancelled) else "raised"
-        send(kind, (problem.said if isinstance(problem, NotApplied) else _said(problem), applied, final))
+        send(kind, (getattr(problem, "said", None) or _said(problem), applied, final))
         return
     try:
-        send("returned", value)
+        send("returned", pickle.dumps(value))
     except Exception as problem:  # noqa: BLE001 - what it returned cannot be sent, so it is not known here
         send("raised", (f"what it returned cannot leave its process: {_said(problem)}", True, True))
 

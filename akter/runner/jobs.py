@@ -236,7 +236,7 @@ class Jobs:
                 value = contextvars.copy_context().run(job.call.call, run.attempt, arguments)
         except BaseException as problem:  # noqa: BLE001 - whatever a function raises, even an exit, is how its attempt ended
             return verdict.failed(run, problem)
-        return verdict.succeeded(run, value)
+        return verdict.succeeded(run, value, self._around.max_payload_bytes)
 
     def _give_up(self, run: Run, why: str) -> None:
         self.reporter.later(verdict.given_up(run, why))

@@ -18,11 +18,14 @@ LONGEST = 2000
 
 def words(problem: object) -> str:
     """What is kept of a failure; it can always be stored, whatever an exception makes of its own text."""
-    said = problem if isinstance(problem, str) else failure.reason(problem) if isinstance(problem, BaseException) else repr(problem)
+    try:
+        said = problem if isinstance(problem, str) else failure.reason(problem) if isinstance(problem, BaseException) else repr(problem)
+    except BaseException:  # noqa: BLE001 - an exception's own text may raise anything, and its attempt must end all the same
+        said = type(problem).__name__
     return said.replace("\0", "\\0").encode(errors="replace")[:LONGEST].decode(errors="ignore")
 
 
-def succeeded(run: Run, value: Any) -> Success | Failure:
+def succeeded(run: Run, value: Any, largest: int) -> Success | Failure:
     """The function returned `value`. One that does not fit its route is a final failure, and ambiguous:
     it was applied, and cannot be told."""
     routes = run.known.job.routes
@@ -30,7 +33,9 @@ def succeeded(run: Run, value: Any) -> Success | Failure:
         return Success(run)
     try:
         command, payload = told(run, "success", value)
-    except (PayloadInvalid, TypeError) as problem:
+        if payload is not None and len(payload) > largest:
+            raise PayloadInvalid(f"it is {len(payload)} bytes long; the limit is {largest}")
+    except Exception as problem:  # noqa: BLE001 - whatever a value makes of being encoded, it was applied and cannot be told
         return Failure(run, words(f"its result does not fit {routes['success']}: {words(problem)}"), ambiguous=True, final=True)
     cancellation = Cancellation(job_id=run.id, job=run.row.command, attempts=run.row.attempts, outcome="succeeded")
     return Success(run, command, payload, *told(run, "cancelled", cancellation))
@@ -39,10 +44,13 @@ def succeeded(run: Run, value: Any) -> Success | Failure:
 def failed(run: Run, problem: BaseException) -> Failure:
     """The function raised. Only `NotApplied` and rejections say that the outside world did not act."""
     if isinstance(problem, NotApplied):
-        return Failure(run, words(problem.said), ambiguous=False, final=problem.final)
+        # A class of the application's own may have left out `super().__init__()`.
+        said, final = getattr(problem, "said", None), getattr(problem, "final", False)
+        return Failure(run, words(problem if said is None else said), ambiguous=False, final=final is True)
     if isinstance(problem, Cancelled):
         return Failure(run, "it stopped because it was told to", ambiguous=True)
-    return Failure(run, words(problem), ambiguous=not isinstance(problem, Rejection))
+    final = getattr(problem, "final", False) is True if type(problem).__name__ == "ChildFailed" else False
+    return Failure(run, words(problem), ambiguous=not isinstance(problem, Rejection), final=final)
 
 
 def not_started(run: Run, problem: BaseException) -> Failure:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from works import BACKOFF, LEASE, Node, Refused, Shop, declined, do, eventually, jobs, letters, log, provider
 
-from akter import Actor, Attempt, DeadLetter, Defect, Job, command
+from akter import Actor, Attempt, DeadLetter, Defect, Job, NotApplied, command
 from akter.errors import DeclarationError
 from akter.testing import advance, crash_next, inspect, pause_next, receipts
 
@@ -333,3 +333,34 @@ def test_a_job_may_call_actors_as_any_client_does(node: Make) -> None:
     one.runner.drain()
     assert seen.is_set()
     assert log(one.app) == ["done called"]
+
+
+def test_an_exception_of_the_applications_own_that_is_half_made_ends_its_attempt(node: Make) -> None:
+    class Declined(NotApplied):
+        def __init__(self, code: int) -> None:
+            self.code = code
+
+    class Evil(Exception):
+        def __str__(self) -> str:
+            raise KeyboardInterrupt
+
+    one = node()
+    provider.fail("half", Declined(7))
+    provider.fail("evil", Evil())
+    for what in ("half", "evil"):
+        one.app.actor(Shop, what).start(what)
+    one.runner.drain()
+    advance(one.app, BACKOFF, one.runner)
+    assert [(attempts, ambiguous) for _, attempts, ambiguous in letters(one.app, "half")] == [(2, False)]
+    assert letters(one.app, "evil") == [("Evil", 2, True)]
+    assert one.runner.jobs.lane.held == 0
+
+
+def test_a_result_that_is_too_large_is_a_dead_letter_that_says_so(node: Make) -> None:
+    one = node()
+    provider.on["tea"] = lambda _: "x" * 2_000_000
+    one.app.actor(Shop, "s").start("tea")
+    one.runner.drain()
+    ((cause, attempts, ambiguous),) = letters(one.app)
+    assert cause == "its result does not fit done: PayloadInvalid: it is 2000013 bytes long; the limit is 1048576"
+    assert (attempts, ambiguous) == (1, True)
