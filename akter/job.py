@@ -126,8 +126,8 @@ class Job(Generic[P, R]):
 
     The function's first parameter is the `Attempt`. `retry`: how often. `timeout`: seconds per attempt. `lease`: seconds after which a
     silent runner is taken for dead, at least 3. `concurrency`: attempts at once per actor, 1 to 64. `isolation`: "process" kills at the
-    deadline. `migrations`: functions that bring the arguments of jobs that older code enqueued up to date. Raises `DeclarationError`
-    for settings out of range.
+    deadline, and takes a function that can be imported. `migrations`: functions that bring the arguments of jobs that older code enqueued
+    up to date. Raises `DeclarationError` for settings out of range.
     """
 
     name: str
@@ -161,6 +161,11 @@ class Job(Generic[P, R]):
             raise DeclarationError(f"{where}: concurrency is the attempts at once per actor, 1 to 64")
         if isolation not in ("thread", "process"):
             raise DeclarationError(f"{where}: isolation is 'thread' or 'process'")
+        if isolation == "process" and ("<locals>" in function.__qualname__ or "<lambda>" in function.__qualname__):
+            raise DeclarationError(
+                f"{where}: a process of its own cannot import {function.__qualname__}; define it with `def` at the top of a module, "
+                f"or leave isolation='process' out"
+            )
         self.function, self.retry, self.timeout, self.lease = function, retry or Retry(), timeout, lease
         self.concurrency, self.isolation = concurrency, isolation
         self.migrations = chain(migrations, where)

@@ -760,6 +760,16 @@ def test_other_settings_of_a_job_are_checked() -> None:
         Job(fetch, retry=3)  # type: ignore[arg-type]
 
 
+def test_a_function_that_no_other_process_can_import_has_none_of_its_own() -> None:
+    def nested(attempt: Attempt) -> None: ...
+
+    for function, name in ((nested, "nested"), (lambda attempt: None, "<lambda>")):
+        said = rf"^Job\({name}\): a process of its own cannot import .*{name}; define it with `def` at the top of a module"
+        with pytest.raises(DeclarationError, match=said):
+            Job(function, isolation="process")
+        Job(function)
+
+
 def test_limits_are_in() -> None:
     Retry(attempts=1)
     Retry(attempts=101, base=0.001, cap=2_147_483.647)
