@@ -16,6 +16,7 @@ from akter import annotation
 from akter.codec import Upcast, chain
 from akter.command import MARK, MAX_SECONDS, Command, Mark, check_seconds
 from akter.errors import AkterError, DeclarationError
+from akter.flag import Flag
 from akter.identity import DEFAULT_TENANT
 from akter.payload import Payload
 
@@ -71,7 +72,7 @@ class Attempt:
     actor_id: str = ""
     tenant: str = DEFAULT_TENANT
     deadline: float | None = None
-    cancelled: threading.Event = field(default_factory=threading.Event)
+    cancelled: threading.Event = field(default_factory=Flag)
     report: Callable[[Any], None] | None = field(default=None, repr=False, compare=False)
 
     def progress(self, value: Any) -> None:

@@ -476,6 +476,23 @@ def test_a_cancelled_attempt_says_so() -> None:
         attempt.raise_if_cancelled()
 
 
+def test_a_function_may_wait_for_the_cancellation_of_its_attempt() -> None:
+    attempt = Attempt(job_id="j")
+    assert isinstance(attempt.cancelled, threading.Event)
+    assert (attempt.cancelled.is_set(), attempt.cancelled.wait(0.0), repr(attempt.cancelled)) == (False, False, "<Event: unset>")
+    woken: list[bool] = []
+    waiting = [threading.Thread(target=lambda: woken.append(attempt.cancelled.wait(30))) for _ in range(4)]
+    for thread in waiting:
+        thread.start()
+    attempt.cancelled.set()
+    for thread in waiting:
+        thread.join(30)
+    assert woken == [True] * 4
+    assert repr(attempt.cancelled) == "<Event: set>"
+    attempt.cancelled.clear()
+    assert not attempt.cancelled.is_set()
+
+
 def test_a_job_is_a_plain_function() -> None:
     assert charge_card(Attempt(job_id="j-1"), "ada", 5) == "j-1:ada:5"
     assert Order.charge.function is charge_card

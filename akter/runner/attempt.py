@@ -39,7 +39,6 @@ class Run:
     row: Claimed
     known: Known
     until: float
-    address: Address
     renew_at: float
     deadline: float = float("inf")
     attempt: Attempt | None = None
@@ -56,6 +55,12 @@ class Run:
     def id(self) -> str:
         """The job's id."""
         return self.row.intent_id
+
+    @property
+    def address(self) -> Address:
+        """The actor that asked for the job."""
+        definition = self.known.definition
+        return address(definition.options.placement, self.row.tenant_id, definition.name, self.row.actor_id)
 
     @property
     def lease(self) -> float:
@@ -96,9 +101,8 @@ class Run:
 
 def run_of(row: Claimed, known: Known, sent: float, check: float) -> Run:
     """A claimed row here; `sent` is when the claim was sent, `check` the longest time between two looks for a cancellation."""
-    here = address(known.definition.options.placement, row.tenant_id, known.definition.name, row.actor_id)
     lease = known.job.lease
-    return Run(row, known, sent + lease, here, sent + min(lease / 3, check))
+    return Run(row, known, sent + lease, sent + min(lease / 3, check))
 
 
 @dataclass(frozen=True, slots=True)

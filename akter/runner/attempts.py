@@ -93,7 +93,10 @@ class Attempts:
             )
             if run.cancelled:
                 run.attempt.cancelled.set()
-            sooner = min(run.deadline, run.until) < self._next
+            sooner = (ends := min(run.deadline, run.until)) < self._next
+            if sooner:
+                # Until the clock has looked, it need not be woken for those that end later.
+                self._next = ends
         if sooner:
             self.clock.wake()
         return True

@@ -36,6 +36,8 @@ logger = logging.getLogger("akter.job")
 
 _QUICK = 0.001
 """Seconds up to which a job is quick."""
+_REMEMBERED = 4
+"""Runs in a row that take a little longer until a job counts as slow: on a busy machine a thread may lose its core in any of them."""
 _SHARE = 64
 """Quick jobs that are given to one thread, and verdicts that are written together."""
 _OFTEN = 0.005
@@ -66,7 +68,7 @@ class Jobs:
         self.attempts.stalled = self._stalled
         self._ready: deque[Run] = deque()
         self._moved_at, self._stopping, self._turn = 0.0, False, False
-        self._quick: dict[tuple[str, str], bool] = {}
+        self._quick: dict[tuple[str, str], int] = {}
 
     def claim(self, probe: Probe) -> Sequence[Line]:
         """The statements that claim attempts, and that look for groups with something due."""
@@ -160,7 +162,15 @@ class Jobs:
         return True
 
     def _is_quick(self, run: Run) -> bool:
-        return self._quick.get((run.row.actor_type, run.row.command), False)
+        return self._quick.get((run.row.actor_type, run.row.command), 0) > 0
+
+    def _remember(self, run: Run, seconds: float) -> None:
+        name = run.row.actor_type, run.row.command
+        if seconds <= _QUICK:
+            self._quick[name] = _REMEMBERED
+        else:
+            # One that held up others is not asked to share a thread again until it was quick.
+            self._quick[name] = 0 if seconds > _STALLED else max(0, self._quick.get(name, 0) - 1)
 
     def _stalled(self) -> float | None:
         """Give jobs that wait behind slow ones to idle threads; returns the seconds until it has to look again."""
@@ -210,7 +220,7 @@ class Jobs:
             # As if the process were gone: the row waits for the end of its lease.
             self._drop(run)
             return None
-        self._quick[run.row.actor_type, run.row.command] = run.seconds() <= _QUICK
+        self._remember(run, run.seconds())
         if self.attempts.ended(run):
             return found
         logger.warning("job.returned_late", extra={**run.about(), "akter_seconds": round(run.seconds(), 3)})
