@@ -29,6 +29,7 @@ def test_there_is_a_migration_for_each_revision_and_no_other() -> None:
     assert [f"akter_{name[:4]}" for name in names] == list(REVISIONS)
 
 
+@pytest.mark.timeout(400)
 def test_migrate_back_forward_and_all_agree(empty: Any, rows: Any, akter_schema: str) -> None:
     engine = sqlalchemy.create_engine(empty.url, poolclass=sqlalchemy.NullPool)
     for _ in range(2):
