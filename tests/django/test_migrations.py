@@ -6,6 +6,7 @@ import re
 from importlib import resources
 from typing import Any
 
+import pytest
 import sqlalchemy
 
 from akter import schema
