@@ -10,6 +10,7 @@ from akter.errors import PayloadInvalid
 from akter.job import Cancellation, Cancelled, DeadLetter, NotApplied
 from akter.rejection import Rejection
 from akter.runner.attempt import End, Failure, Run, Success
+from akter.runner.isolation import ChildFailed
 from akter.store import failure
 
 LONGEST = 2000
@@ -49,7 +50,7 @@ def failed(run: Run, problem: BaseException) -> Failure:
         return Failure(run, words(problem if said is None else said), ambiguous=False, final=final is True)
     if isinstance(problem, Cancelled):
         return Failure(run, "it stopped because it was told to", ambiguous=True)
-    final = getattr(problem, "final", False) is True if type(problem).__name__ == "ChildFailed" else False
+    final = isinstance(problem, ChildFailed) and problem.final
     return Failure(run, words(problem), ambiguous=not isinstance(problem, Rejection), final=final)
 
 
