@@ -194,7 +194,6 @@ class Reporter:
             if _key(end.run) not in ended:
                 self.counts.add(stale=1)
             elif row["letter"]:
-                self.counts.add(parked=1)
                 self._around.telemetry.dead_letter(end.run.row.actor_type, end.run.row.command)
                 logger.error("job.dead_letter", extra={**end.run.about(), "akter_ambiguous": row["ambiguous"]})
             else:
