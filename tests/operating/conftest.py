@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -21,6 +22,16 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from processes import HERE, Done, Started
 from shop import Crate, Parcel
+
+
+@pytest.fixture(autouse=True)
+def _hangs_up() -> Iterator[None]:
+    """Processes are started as from a terminal, also where whoever runs the tests ignores that it may close, as nohup does."""
+    # What is ignored stays so in a child; what is handled does not.
+    before = signal.signal(signal.SIGHUP, lambda *_: None) if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN else None
+    yield
+    if before is not None:
+        signal.signal(signal.SIGHUP, before)
 
 
 @pytest.fixture

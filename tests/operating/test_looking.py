@@ -172,6 +172,7 @@ def test_json_has_the_same_fields_always(cli: Callable[..., Any], app: Akter, op
         "stopping",
         "overdue",
         "hung",
+        "running",
         "alive",
     ]
     assert seen["waiting"] == [{"kind": "intent", "target_type": "Parcel", "reason": "future", "rows": 1, "late_ms": 0, "stuck": 0}]
