@@ -19,7 +19,7 @@ from akter.identity import Address
 from akter.intent import Mint, Request
 from akter.rejection import Rejection
 from akter.store import failure, listing, log, reading
-from akter.store.flight import Line, Lost, Row, StatementFailed, raw
+from akter.store.flight import Line, Row, raw
 from akter.store.reading import Seen
 from akter.store.rows import key
 from akter.store.wire import Statements, Wire
@@ -177,12 +177,8 @@ class Queries:
     def _fly(self, wire: Wire, lines: list[Line], deadline: float) -> list[Row]:
         if (misuse := wire.misuse) is not None:
             raise InsideTurn(f"the query left its connection {misuse}: finish that before it reads events")
-        try:
+        with wire.answering():
             return wire.fly(lines, max(0.001, deadline - time.monotonic()))[-1].rows
-        except StatementFailed as failed:
-            raise failure.of_statement(failed.error, "", self._compiled.schema) from failed.error
-        except Lost as lost:
-            raise Unavailable(f"the database connection was lost: {lost}") from lost
 
     def _handle(
         self, definition: Definition, query: Command, address: Address, arguments: Any, wire: Wire, seen: Seen, deadline: float

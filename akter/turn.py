@@ -225,24 +225,16 @@ class Turn:
 
     def open_sql(self, member: Member) -> OwnSql:
         """The application's own SQL in this transaction, behind a savepoint."""
-        try:
+        with self._wire.answering(member.call.id):
             return OwnSql(self._wire, left(self._deadline) + _GRACE, member.capability.poison, savepoint=True)
-        except StatementFailed as failed:
-            raise failure.of_statement(failed.error, member.call.id, self._around.statements.schema) from failed.error
-        except Lost as lost:
-            raise Unavailable(f"the database connection was lost: {lost}", command_id=member.call.id) from lost
 
     def read(self, member: Member, line: Line) -> list[Row]:
         """What a handler asks of its own actor in this transaction."""
         where, id = member.call.command.where, member.call.id
         if (misuse := self._wire.misuse) is not None:
             raise Defect(f"{where} read events while its connection was {misuse}: finish that first", command_id=id)
-        try:
+        with self._wire.answering(id):
             return self._wire.fly([line], left(self._deadline) + _GRACE)[0].rows
-        except StatementFailed as failed:
-            raise failure.of_statement(failed.error, id, self._around.statements.schema) from failed.error
-        except Lost as lost:
-            raise Unavailable(f"the database connection was lost: {lost}", command_id=id) from lost
 
     def _limits(self) -> dict[str, str]:
         self._limited = left(self._deadline)

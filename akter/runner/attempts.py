@@ -6,7 +6,6 @@ other renews the leases of all of them in one statement, and learns from it whic
 
 from __future__ import annotations
 
-import heapq
 import logging
 import threading
 import time
@@ -47,7 +46,8 @@ class Attempts:
     """All that is claimed here and not settled.
 
     `renew` asks the database, and returns what is still running, by its key, with whether it was cancelled. `give_up` reports an attempt
-    whose function still runs. `wake` lets the relay look for due work. `lane` is told how many threads are in functions past their time.
+    whose function still runs. `stalled` looks after jobs that wait behind
+    others, and says in how many seconds to look again. `lane` is told how many threads are in functions past their time.
     """
 
     def __init__(
@@ -55,17 +55,16 @@ class Attempts:
         faults: Faults,
         renew: Callable[[Sequence[Run]], dict[tuple[int, int, str], bool]],
         give_up: Callable[[Run, str], None],
-        wake: Callable[[], None],
+        stalled: Callable[[], float | None],
         check: float,
         lane: Lane,
     ) -> None:
-        self._lane = lane
-        self._faults, self._renew, self._give_up, self._wake, self._check = faults, renew, give_up, wake, check
+        self._faults, self._renew, self._give_up, self._stalled = faults, renew, give_up, stalled
+        self._check, self._lane = check, lane
         self._lock = threading.Lock()
         self._runs: dict[Run, None] = {}
-        self._next, self._moments = _FOREVER, list[float]()
+        self._next = _FOREVER
         self.clock, self.leases = Loop("akter-deadlines", self._look), Loop("akter-leases", self._renew_all)
-        self.stalled: Callable[[], float | None] = lambda: None
 
     def add(self, runs: Iterable[Run]) -> None:
         """Hold claimed attempts."""
@@ -177,14 +176,6 @@ class Attempts:
                 run.attempt.cancelled.set()
         self.clock.wake()
 
-    def after(self, seconds: float) -> None:
-        """Let the relay look again after some seconds: something will be due then."""
-        with self._lock:
-            heapq.heappush(self._moments, time.monotonic() + seconds)
-            sooner = self._moments[0] < self._next
-        if sooner:
-            self.clock.wake()
-
     def running(self) -> list[Run]:
         """Those whose functions run, longest first."""
         with self._lock:
@@ -203,28 +194,16 @@ class Attempts:
             for run in due:
                 run.over = "cancelled" if run.cancelled else "time" if now >= run.deadline else "lease"
             self._count()
-            woken = False
-            while self._moments and self._moments[0] <= now:
-                heapq.heappop(self._moments)
-                woken = True
         for run in due:
-            self._stop(run)
+            logger.warning("job.abandoned", extra={**run.about(), "akter_reason": run.over, "akter_seconds": round(run.seconds(), 3)})
+            _stop(run)
             self._give_up(run, WHY[run.over])
-        if woken:
-            self._wake()
-        stalled = self.stalled()
+        stalled = self._stalled()
         with self._lock:
             ends = (min(run.deadline, run.until) for run in self._runs if run.begun and not run.returned and not run.over)
             first = min(ends, default=_FOREVER)
-            self._next = min(first, self._moments[0] if self._moments else _FOREVER, _FOREVER if stalled is None else now + stalled)
+            self._next = min(first, _FOREVER if stalled is None else now + stalled)
         return max(0.0, min(_LONGEST_LOOK, self._next - time.monotonic()))
-
-    def _stop(self, run: Run) -> None:
-        logger.warning("job.abandoned", extra={**run.about(), "akter_reason": run.over, "akter_seconds": round(run.seconds(), 3)})
-        if run.attempt is not None:
-            run.attempt.cancelled.set()
-        if run.kill is not None:
-            run.kill()
 
     def _renew_all(self) -> float:
         """Renew the leases that are due for it; the other loop's work."""
@@ -272,7 +251,14 @@ class Attempts:
                 return
             run.over = "lost"
         logger.warning("job.lease_lost", extra=run.about())
-        if run.attempt is not None:
-            run.attempt.cancelled.set()
-        if run.kill is not None:
-            run.kill()
+        _stop(run)
+
+
+def _stop(run: Run) -> None:
+    """Tell a function to stop; a process of its own is ended."""
+    # Read once: its thread takes it away when the function has ended.
+    kill = run.kill
+    if run.attempt is not None:
+        run.attempt.cancelled.set()
+    if kill is not None:
+        kill()

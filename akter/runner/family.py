@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, Protocol
 
 from akter.runner.lane import Lane
@@ -26,6 +26,16 @@ class Taken(NamedTuple):
     rows: Sequence[Any]
     found: int
     deepest: int
+
+
+def leased(probe: Probe, lease: float, max_backoff: float) -> dict[str, int]:
+    """The parameters of a claim that leases rows for so many seconds, and those that failed before for longer."""
+    return {**probe._asdict(), "lease_ms": round(lease * 1000), "max_backoff_ms": round(max_backoff * 1000)}
+
+
+def taken_as(kind: Callable[..., Any], answer: Sequence[Row], first: int = 0) -> Taken:
+    """What a claim's answer says it took, each row made from its columns from `first` on; a claim of nothing is one row without a key."""
+    return Taken([kind(*row[first:]) for row in answer if row[2] is not None], answer[0][0], answer[0][1])
 
 
 class Family(Protocol):

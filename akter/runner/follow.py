@@ -18,10 +18,10 @@ from akter.errors import AkterError, Unavailable
 from akter.fault import Crashed
 from akter.following import Acknowledged, Following
 from akter.identity import SINGLETON_ID, Address
-from akter.runner.family import Probe, Taken
+from akter.runner.family import Probe, Taken, leased, taken_as
 from akter.runner.lane import Lane
 from akter.runner.settings import Settings
-from akter.runner.settler import Counts, reason_of
+from akter.runner.settler import Counts, backoff_ms, reason_of
 from akter.runner.single import Single, transaction
 from akter.runner.telling import Teller
 from akter.store import follower, summary
@@ -63,18 +63,13 @@ class Follows(Single[Follower]):
 
     def claim(self, probe: Probe) -> Sequence[Line]:
         """The statement that claims followers."""
-        values: dict[str, Any] = {
-            **probe._asdict(),
-            "served": self._served,
-            "lease_ms": round(self._lease * 1000),
-            "max_backoff_ms": round(self._settings.max_backoff * 1000),
-        }
-        return [Line(self._statements.get(follower.claim), values)]
+        values = leased(probe, self._lease, self._settings.max_backoff)
+        return [Line(self._statements.get(follower.claim), {**values, "served": self._served})]
 
     def taken(self, answers: Sequence[Sequence[Row]], probe: Probe, wire: Wire) -> Taken:
         """What the statement took."""
         (answer,) = answers
-        return Taken([Follower(*row[2:]) for row in answer if row[2] is not None], answer[0][0], answer[0][1])
+        return taken_as(Follower, answer, 2)
 
     def _work(self, row: Follower, until: float) -> None:
         definition = self._actors[row.subscriber_type]
@@ -90,7 +85,7 @@ class Follows(Single[Follower]):
 
     def wait(self, row: Follower, problem: BaseException, attempts: int, wire: Wire | None = None) -> None:
         """Let a row wait for its next try; what cannot be written waits for its lease's end."""
-        delay = min(1000 * 2 ** min(max(attempts - 1, 0), 31), round(self._settings.max_backoff * 1000))
+        delay = backoff_ms(attempts, 1000, self._settings.max_backoff * 1000)
         reason, shown = reason_of(problem)
         logger.warning(
             "subscription.retry",

@@ -8,11 +8,10 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence, Set
 from functools import partial
 from itertools import chain
-from typing import Any
 
 from akter.definition import Definition
 from akter.errors import AkterError, Unavailable
-from akter.runner.family import Probe, Taken
+from akter.runner.family import Probe, Taken, leased, taken_as
 from akter.runner.grouping import Unit, plan
 from akter.runner.intent import Deliverer
 from akter.runner.lane import Lane
@@ -52,19 +51,13 @@ class Intents:
 
     def claim(self, probe: Probe) -> Sequence[Line]:
         """The statement that claims messages."""
-        values: dict[str, Any] = {
-            **probe._asdict(),
-            "served": list(self._actors),
-            "lease_ms": round(self._lease * 1000),
-            "max_backoff_ms": round(self._settings.max_backoff * 1000),
-        }
-        return [Line(self._statements.get(claim.intents), values)]
+        values = leased(probe, self._lease, self._settings.max_backoff)
+        return [Line(self._statements.get(claim.intents), {**values, "served": list(self._actors)})]
 
     def taken(self, answers: Sequence[Sequence[Row]], probe: Probe, wire: Wire) -> Taken:
         """What the statement took."""
         (answer,) = answers
-        rows = [Claimed(*row) for row in answer if row[2] is not None]
-        return Taken(rows, answer[0][0], answer[0][1])
+        return taken_as(Claimed, answer)
 
     def start(self, rows: Sequence[Claimed], sent: float, *, full: bool) -> None:
         """Deliver claimed rows; `full`: the claim took as many as it asked for."""

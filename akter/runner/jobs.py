@@ -15,19 +15,19 @@ from typing import Any
 from sqlalchemy import Engine
 
 from akter.definition import Definition
-from akter.errors import AkterError, Unavailable
+from akter.errors import AkterError
 from akter.fault import Crashed
 from akter.member import Surroundings
 from akter.runner import isolation, verdict
 from akter.runner.attempt import Known, Run, Success, Verdict, run_of
 from akter.runner.attempts import Attempts
-from akter.runner.family import Probe, Taken
+from akter.runner.family import Probe, Taken, taken_as
 from akter.runner.lane import Lane
 from akter.runner.reporter import Reporter
 from akter.runner.settler import Counts
 from akter.store import attempt, failure, queue
 from akter.store.attempt import Claimed
-from akter.store.flight import Line, Lost, Row, StatementFailed
+from akter.store.flight import Line, Row, StatementFailed
 from akter.store.queue import Group
 from akter.store.rows import parameters
 from akter.store.wire import Wire
@@ -47,7 +47,10 @@ _SECONDS = 30.0
 
 
 class Jobs:
-    """Runs the jobs of `actors`. `check`: seconds between two looks whether a running attempt was cancelled."""
+    """Runs the jobs of `actors`. `check`: seconds between two looks whether a running attempt was cancelled.
+
+    `expect` lets the relay look for due work after some seconds.
+    """
 
     def __init__(
         self,
@@ -56,16 +59,15 @@ class Jobs:
         actors: Mapping[str, Definition],
         lane: Lane,
         check: float,
-        wake: Callable[[], None],
+        expect: Callable[[float], None],
     ) -> None:
         self._engine, self._around, self.lane, self._check = engine, around, lane, check
         self._known = {(name, job.name): Known(definition, job) for name, definition in actors.items() for job in definition.jobs.values()}
         self._plain = _arrays({key: known for key, known in self._known.items() if known.job.concurrency is None})
         self._capped = _arrays({key: known for key, known in self._known.items() if known.job.concurrency is not None})
         self.counts = Counts()
-        self.attempts = Attempts(around.faults, self._renew, self._give_up, wake, check, lane)
-        self.reporter = Reporter(engine, around, lambda: self.attempts, lane, self.counts)
-        self.attempts.stalled = self._stalled
+        self.attempts = Attempts(around.faults, self._renew, self._give_up, self._stalled, check, lane)
+        self.reporter = Reporter(engine, around, self.attempts, lane, self.counts, expect)
         self._ready: deque[Run] = deque()
         self._moved_at, self._stopping, self._turn = 0.0, False, False
         self._quick: dict[tuple[str, str], int] = {}
@@ -89,14 +91,15 @@ class Jobs:
         rows: list[Claimed] = []
         found, deepest, at = 0, 0, 0
         if self._plain is not None:
-            rows += [Claimed(*row) for row in answers[0] if row[2] is not None]
-            found, deepest, at = answers[0][0][0], answers[0][0][1], 1
+            plain = taken_as(Claimed, answers[0])
+            rows += plain.rows
+            found, deepest, at = plain.found, plain.deepest, 1
         if self._capped is not None:
-            groups = [Group(*row[2:]) for row in answers[at] if row[2] is not None]
-            taken = self._claim_groups(groups, probe.limit - len(rows), wire)
+            due = taken_as(Group, answers[at], 2)
+            taken = self._claim_groups(due.rows, probe.limit - len(rows), wire)
             # What a full group has left waits for one of its own, not for a seat.
-            found += answers[at][0][0] if len(rows) + len(taken) >= probe.limit else len(taken)
-            deepest = max(deepest, answers[at][0][1] if taken else 0)
+            found += due.found if len(rows) + len(taken) >= probe.limit else len(taken)
+            deepest = max(deepest, due.deepest if taken else 0)
             rows += taken
         return Taken(rows, found, deepest)
 
@@ -114,7 +117,7 @@ class Jobs:
             problem = failure.of_statement(failed.error, "", self._around.statements.schema)
             logger.warning("job.claim_failed", extra={"akter_rows": len(groups), "akter_reason": str(problem)[:500]})
             return []
-        return [Claimed(*row) for row in answer if row[2] is not None]
+        return list(taken_as(Claimed, answer).rows)
 
     def _limits(self, group: Group) -> dict[str, int]:
         job = self._known[group.actor_type, group.command].job
@@ -271,13 +274,8 @@ class Jobs:
         return len(waiting)
 
     def _fly(self, lines: Sequence[Line], seconds: float) -> list[list[Row]]:
-        with Wire(self._engine, self._around.statements) as wire:
-            try:
-                return [answer.rows for answer in wire.transact(lines, seconds)]
-            except StatementFailed as failed:
-                raise failure.of_statement(failed.error, "", self._around.statements.schema) from failed.error
-            except Lost as lost:
-                raise Unavailable(f"the database connection was lost: {lost}") from lost
+        with Wire(self._engine, self._around.statements) as wire, wire.answering():
+            return [answer.rows for answer in wire.transact(lines, seconds)]
 
     def cancelled(self, ids: Sequence[str]) -> None:
         """Tell attempts of these jobs that run here to stop; a turn of this process cancelled them."""

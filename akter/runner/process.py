@@ -119,7 +119,7 @@ class Runner:
     def _jobs(self) -> Jobs:
         seats = self.settings.lanes["jobs"]
         lane = Lane("jobs", seats, seats, _JOBS_TOGETHER, self.wake)
-        return Jobs(self._engine, self.app.surroundings, self.app.actors, lane, self.settings.cancel_check, self.wake)
+        return Jobs(self._engine, self.app.surroundings, self.app.actors, lane, self.settings.cancel_check, self.expect)
 
     def start(self) -> Runner:
         """Check the schema and start the threads; raises `SchemaError`, and `AkterError` after a stop. A second call does nothing."""

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from akter.identity import Address
-from akter.runner.family import Probe, Taken
+from akter.runner.family import Probe, Taken, leased, taken_as
 from akter.runner.lane import Lane
 from akter.runner.settings import Settings
 from akter.runner.settler import Settler, about
@@ -35,18 +35,13 @@ class Queued(Single[Claimed]):
 
     def claim(self, probe: Probe) -> Sequence[Line]:
         """The statement that claims for it."""
-        values: dict[str, Any] = {
-            **probe._asdict(),
-            "served": self._served,
-            "lease_ms": round(self._lease * 1000),
-            "max_backoff_ms": round(self._settings.max_backoff * 1000),
-        }
-        return [Line(self._statements.get(self._claim), values)]
+        values = leased(probe, self._lease, self._settings.max_backoff)
+        return [Line(self._statements.get(self._claim), {**values, "served": self._served})]
 
     def taken(self, answers: Sequence[Sequence[Row]], probe: Probe, wire: Wire) -> Taken:
         """What the statement took."""
         (answer,) = answers
-        return Taken([Claimed(*row) for row in answer if row[2] is not None], answer[0][0], answer[0][1])
+        return taken_as(Claimed, answer)
 
     def _wait(self, row: Claimed, problem: BaseException) -> None:
         self._settler.wait([(row, problem)])

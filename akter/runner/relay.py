@@ -15,14 +15,14 @@ from typing import Any
 
 from sqlalchemy import Engine
 
-from akter.errors import AkterError, Unavailable
+from akter.errors import AkterError
 from akter.runner.family import Family, Probe
 from akter.runner.lane import PATIENCE
 from akter.runner.settings import Settings
 from akter.runner.timers import Timers
-from akter.store import failure, plans, probing
+from akter.store import plans, probing
 from akter.store.backlog import KIND
-from akter.store.flight import Line, Lost, StatementFailed
+from akter.store.flight import Line
 from akter.store.wire import Statements, Wire
 
 DRAIN_ROUNDS = 100
@@ -88,7 +88,7 @@ class Relay:
     def run_pass(self) -> Pass:
         """Claim what is due, as far as there are free seats, and start it."""
         with self._lock:
-            quiet = self._idle(0.0)
+            quiet = self.wait_idle(0.0)
             shares = [share for family in self.families if (share := self._share(family)) is not None]
             behind = [family for family in self.families if family.lane.seats and family.lane.more]
             if not shares:
@@ -149,24 +149,15 @@ class Relay:
             kinds = [KIND[share.family.lane.family] for share, _ in asked if share.family.lane.family in KIND]
             # Last, so that it sees what was claimed before it.
             lines.append(Line(self._statements.get(probing.next_due), {"first": first, "last": last, "kinds": kinds}))
-        with Wire(self._engine, self._statements) as wire:
-            try:
-                answers = [answer.rows for answer in wire.transact(lines, _SECONDS)[1:]]
-                if ask:
-                    self.timers.answered(answers.pop()[0][0])
-                for share, probe, mine in asking:
-                    taken = share.family.taken(answers[: len(mine)], probe, wire)
-                    del answers[: len(mine)]
-                    share.rows += taken.rows
-                    share.left = share.left or taken.found > len(taken.rows) or taken.deepest >= probe.each
-            except StatementFailed as failed:
-                raise failure.of_statement(failed.error, "", self._statements.schema) from failed.error
-            except Lost as lost:
-                raise Unavailable(f"the database connection was lost: {lost}") from lost
-
-    def _idle(self, seconds: float) -> bool:
-        end = time.monotonic() + seconds
-        return all(family.lane.wait_idle(max(0.0, end - time.monotonic())) for family in self.families)
+        with Wire(self._engine, self._statements) as wire, wire.answering():
+            answers = [answer.rows for answer in wire.transact(lines, _SECONDS)[1:]]
+            if ask:
+                self.timers.answered(answers.pop()[0][0])
+            for share, probe, mine in asking:
+                taken = share.family.taken(answers[: len(mine)], probe, wire)
+                del answers[: len(mine)]
+                share.rows += taken.rows
+                share.left = share.left or taken.found > len(taken.rows) or taken.deepest >= probe.each
 
     @property
     def inside(self) -> bool:
@@ -175,7 +166,8 @@ class Relay:
 
     def wait_idle(self, seconds: float) -> bool:
         """Wait until nothing is held and nothing runs; returns whether that is so."""
-        return self._idle(seconds)
+        end = time.monotonic() + seconds
+        return all(family.lane.wait_idle(max(0.0, end - time.monotonic())) for family in self.families)
 
     def wait_for_the_rest(self, seconds: float) -> bool:
         """Wait until nothing runs but what should have returned by now; returns whether that is so."""
@@ -193,7 +185,7 @@ class Relay:
                 return
             if done.claimed and not done.backlog:
                 rounds += 1
-            if not (self._some_free(done.behind, end) if done.behind else self._idle(end - time.monotonic())):
+            if not (self._some_free(done.behind, end) if done.behind else self.wait_idle(end - time.monotonic())):
                 held = sum(family.lane.held for family in self.families)
                 raise AkterError(f"the outbox did not drain within {seconds} seconds; {held} rows are still worked on")
         raise AkterError("the outbox does not settle: messages keep asking for messages that are due at once")

@@ -21,9 +21,9 @@ from akter.runner import verdict as verdicts
 from akter.runner.attempt import End, Failure, Run, Success, Verdict
 from akter.runner.attempts import Attempts
 from akter.runner.lane import Lane, Threads
-from akter.runner.settler import Counts
-from akter.store import failure, plans, queue, report
-from akter.store.flight import Line, Lost, Row, StatementFailed
+from akter.runner.settler import Counts, backoff_ms
+from akter.store import plans, queue, report
+from akter.store.flight import Line, Row
 from akter.store.queue import Group
 from akter.store.rows import parameters
 from akter.store.wire import Wire
@@ -39,10 +39,16 @@ _BLOCKED = 0.5
 
 
 class Reporter:
-    """`seat`: verdicts of attempts that still hold a seat free it; those of attempts given up before do not."""
+    """`seat`: verdicts of attempts that still hold a seat free it; those of attempts given up before do not.
 
-    def __init__(self, engine: Engine, around: Surroundings, attempts: Callable[[], Attempts], lane: Lane, counts: Counts) -> None:
-        self._engine, self._around, self._attempts, self._lane, self.counts = engine, around, attempts, lane, counts
+    `expect` lets the relay look for due work after some seconds.
+    """
+
+    def __init__(
+        self, engine: Engine, around: Surroundings, attempts: Attempts, lane: Lane, counts: Counts, expect: Callable[[float], None]
+    ) -> None:
+        self._engine, self._around, self._attempts, self._lane = engine, around, attempts, lane
+        self.counts, self._expect = counts, expect
         self._lock, self._flushing = threading.Lock(), threading.Lock()
         self._pending: list[tuple[Verdict, bool]] = []
         self._closed = threading.Event()
@@ -99,7 +105,7 @@ class Reporter:
             # Its lease brings it back, as an attempt whose end nobody knows.
             logger.exception("job.settle_failed", extra={**batch[0][0].run.about(), "akter_reason": type(problem).__name__})
         # Of those given up, the functions still run: whoever asks what runs here must hear of them.
-        self._attempts().forget(verdict.run for verdict, _ in batch if verdict.run.returned or not verdict.run.over)
+        self._attempts.forget(verdict.run for verdict, _ in batch if verdict.run.returned or not verdict.run.over)
         self._lane.leave(sum(seat for _, seat in batch))
         return []
 
@@ -176,7 +182,7 @@ class Reporter:
                 continue
             self.counts.add(retried=1)
             logger.warning("job.retry", extra={**one.run.about(), "akter_ambiguous": one.ambiguous})
-            self._attempts().after(_delay_ms(one.run) / 1000)
+            self._expect(_delay_ms(one.run) / 1000)
         return ends
 
     def _reaches(self, end: End) -> bool:
@@ -204,12 +210,8 @@ class Reporter:
         return Line(self._around.statements.get(statement), parameters(prefix, rows, True))
 
     def _fly(self, wire: Wire, lines: Sequence[Line]) -> list[list[Row]]:
-        try:
+        with wire.answering():
             return [answer.rows for answer in wire.transact(lines, _SECONDS)]
-        except StatementFailed as failed:
-            raise failure.of_statement(failed.error, "", self._around.statements.schema) from failed.error
-        except Lost as lost:
-            raise Unavailable(f"the database connection was lost: {lost}") from lost
 
 
 def _key(run: Run) -> Key:
@@ -256,5 +258,4 @@ def _late(one: Success) -> dict[str, Any]:
 
 def _delay_ms(run: Run) -> int:
     retry = run.known.job.retry
-    waits = float(retry.base * 2.0 ** min(max(run.row.attempts - 1, 0), 31))
-    return round(min(waits, retry.cap) * 1000)
+    return backoff_ms(run.row.attempts, retry.base * 1000, retry.cap * 1000)

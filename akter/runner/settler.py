@@ -151,7 +151,7 @@ class Settler:
     def _waiting(self, row: Claimed, problem: BaseException) -> dict[str, Any]:
         # A tick is skipped when its time is over, and its schedule goes on.
         never = isinstance(problem, CommandConflict | CommandExpired | InvalidCommandId | Unauthorized) and not is_tick(row)
-        delay = PARKED_MS if never else min(1000 * 2 ** min(max(row.attempts - 1, 0), 31), self._max_backoff_ms)
+        delay = PARKED_MS if never else backoff_ms(row.attempts, 1000, self._max_backoff_ms)
         reason, shown = reason_of(problem)
         said = {**about(row), "akter_reason": shown}
         logger.warning(
@@ -171,6 +171,12 @@ class Settler:
 
     def _line(self, statement: Any, prefix: str, rows: list[dict[str, Any]], **values: int) -> Line:
         return Line(self._statements.get(statement), {**values, **parameters(prefix, rows, True)})
+
+
+def backoff_ms(attempts: int, first_ms: float, most_ms: float) -> int:
+    """Milliseconds to wait after so many attempts: the first wait, doubled with each attempt, up to the longest."""
+    waits = float(first_ms * 2.0 ** min(max(attempts - 1, 0), 31))
+    return round(min(waits, most_ms))
 
 
 def is_tick(row: Claimed) -> bool:

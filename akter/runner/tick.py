@@ -9,16 +9,16 @@ from sqlalchemy import Engine
 
 from akter.cron import Entry
 from akter.definition import Definition
-from akter.errors import AkterError, Unavailable
+from akter.errors import AkterError
 from akter.identity import DEFAULT_TENANT, SINGLETON_ID, address
 from akter.member import Surroundings
 from akter.planting import Planted
 from akter.runner.settler import Settler, is_tick
-from akter.store import failure, schedule, turn
+from akter.store import schedule, turn
 from akter.store.claim import Claimed
-from akter.store.flight import Line, Lost, StatementFailed
+from akter.store.flight import Line
 from akter.store.rows import key, parameters
-from akter.store.wire import BEGIN, COMMIT, Wire
+from akter.store.wire import Wire
 
 logger = logging.getLogger("akter.relay")
 
@@ -77,13 +77,8 @@ def plant(engine: Engine, around: Surroundings, actors: Mapping[str, Definition]
         return
     where = [address(known.options.placement, DEFAULT_TENANT, name, SINGLETON_ID) for name, known in sorted(found.items())]
     get = around.statements.get
-    with Wire(engine, around.statements) as wire:
-        try:
-            now_ms = int(wire.fly([Line(get(turn.clock), {})], _SECONDS)[0].rows[0][0])
-            planted = [Planted(found[at.actor_type], at, 0) for at in where]
-            begun = Line(get(schedule.begin), parameters("actor_", [key(at) for at in where], True))
-            wire.fly([BEGIN, begun, around.planting.line(around.statements, planted, now_ms), COMMIT], _SECONDS)
-        except StatementFailed as failed:
-            raise failure.of_statement(failed.error, "", around.statements.schema) from failed.error
-        except Lost as lost:
-            raise Unavailable(f"the database connection was lost: {lost}") from lost
+    with Wire(engine, around.statements) as wire, wire.answering():
+        now_ms = int(wire.fly([Line(get(turn.clock), {})], _SECONDS)[0].rows[0][0])
+        planted = [Planted(found[at.actor_type], at, 0) for at in where]
+        begun = Line(get(schedule.begin), parameters("actor_", [key(at) for at in where], True))
+        wire.transact([begun, around.planting.line(around.statements, planted, now_ms)], _SECONDS)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias, cast
@@ -17,18 +16,17 @@ from sqlalchemy import (
     case,
     delete,
     func,
-    insert,
     literal_column,
     select,
     update,
 )
 
 from akter.identity import Address, Placement, address
-from akter.store import summary
+from akter.store import audit, summary
 from akter.store.backlog import AT_MOST, STUCK, Count, Pauses
 from akter.store.clock import now_ms, statement_ms
 from akter.store.summary import Name
-from akter.tables import IDENTITY, SOURCE, generations, operator_audit, placements, routed_subscriptions, subscriptions
+from akter.tables import IDENTITY, SOURCE, generations, placements, routed_subscriptions, subscriptions
 
 Skipped: TypeAlias = Literal["done", "absent", "claimed", "behind", "ahead"]
 """claimed: a runner is telling it now. behind: it was told that already. ahead: the source has no such event."""
@@ -121,7 +119,8 @@ def skip(connection: Connection, tenant: str, source_type: str, source_id: str, 
     fresh = {"gap_through": through, "gap_at_ms": now, "due_at_ms": now, "attempts": 0, "last_error": None}
     connection.execute(update(subscriptions).where(here).values(**fresh))
     outcome = {"after": row["delivered"], "through": through, "attempts": row["attempts"], "last_error": row["last_error"]}
-    _audit(connection, source, by, "subscriptions.skip", " ".join(filter(None, (f"{name[0]}.{name[1]}", name[2]))), why, outcome)
+    target = " ".join(filter(None, (f"{name[0]}.{name[1]}", name[2])))
+    audit.keep(connection, audit.subject(source), audit.Act(by, "subscriptions.skip", why), target, outcome)
     return "done"
 
 
@@ -135,8 +134,9 @@ def forget(connection: Connection, subscriber_type: str, subscription: str, by: 
     for row in connection.execute(wanted).mappings().all():
         source = Address(*(row[name] for name in SOURCE))
         total += summary.end(connection, source, Name(subscriber_type, subscription, row["subscriber_id"]), row["epoch"]) == "applied"
-    where = Address(0, 0, "", subscriber_type, "")
-    _audit(connection, where, by, "subscriptions.forget", f"{subscriber_type}.{subscription}", why, {"followers": total})
+    everybody = audit.Subject(0, None, subscriber_type, None)
+    act, target = audit.Act(by, "subscriptions.forget", why), f"{subscriber_type}.{subscription}"
+    audit.keep(connection, everybody, act, target, {"followers": total})
     return total
 
 
@@ -155,20 +155,3 @@ def _of(source: Address) -> ColumnElement[bool]:
 def _address(connection: Connection, tenant: str, kind: str, id: str) -> Address | None:
     placement = connection.execute(select(placements.c.placement).where(placements.c.actor_type == kind)).scalar_one_or_none()
     return None if placement is None else address(cast(Placement, placement), tenant, kind, id)
-
-
-def _audit(connection: Connection, of: Address, by: str, action: str, target: str, why: str, outcome: dict[str, Any]) -> None:
-    connection.execute(
-        insert(operator_audit).values(
-            bucket=of.bucket,
-            at_ms=now_ms(),
-            operator=by,
-            action=action,
-            tenant_id=of.tenant_id or None,
-            actor_type=of.actor_type,
-            actor_id=of.actor_id or None,
-            target=target,
-            reason=why,
-            outcome=json.dumps(outcome, ensure_ascii=False),
-        )
-    )

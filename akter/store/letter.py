@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,8 +11,9 @@ from sqlalchemy import Connection, and_, delete, insert, select, tuple_
 
 from akter.caller import System, to_json
 from akter.identity import Address, CommandId
+from akter.store import audit
 from akter.store.clock import now_ms
-from akter.tables import dead_letters, deployment, operator_audit, outbox
+from akter.tables import dead_letters, deployment, outbox
 
 Action: TypeAlias = Literal["retry", "discard"]
 
@@ -21,6 +21,7 @@ MOST = 1000
 """Letters that one action takes at most, in its one transaction."""
 
 _ORDER = (dead_letters.c.dead_at_ms, dead_letters.c.job_id)
+_KEPT = ("job", "payload", "payload_version", "cause", "attempts", "ambiguous", "dead_at_ms")
 _DAY_MS = 86_400_000
 
 
@@ -97,7 +98,8 @@ def act(connection: Connection, rows: Sequence[Any], action: Action, operator: s
             connection.execute(insert(outbox).values(_job(row, fresh, now)))
         mine = and_(*(column == row[column.name] for column in dead_letters.primary_key.columns))
         connection.execute(delete(dead_letters).where(mine))
-        connection.execute(insert(operator_audit).values(_audit(row, action, operator, why, fresh)))
+        outcome = {**{name: row[name] for name in _KEPT}, "new_job_id": fresh}
+        audit.keep(connection, audit.subject(row), audit.Act(operator, f"letter.{action}", why), row["job_id"], outcome)
         done.append(Acted(row["job_id"], fresh))
     return done
 
@@ -128,20 +130,4 @@ def _job(row: Any, id: str, now: int) -> dict[str, Any]:
         "due_at_ms": now,
         "scheduled_at_ms": now,
         "ready_at_ms": now,
-    }
-
-
-def _audit(row: Any, action: Action, operator: str, why: str, fresh: str | None) -> dict[str, Any]:
-    kept = {name: row[name] for name in ("job", "payload", "payload_version", "cause", "attempts", "ambiguous", "dead_at_ms")}
-    return {
-        "bucket": row["bucket"],
-        "at_ms": now_ms(),
-        "operator": operator,
-        "action": f"letter.{action}",
-        "tenant_id": row["tenant_id"],
-        "actor_type": row["actor_type"],
-        "actor_id": row["actor_id"],
-        "target": row["job_id"],
-        "reason": why,
-        "outcome": json.dumps({**kept, "new_job_id": fresh}, ensure_ascii=False),
     }

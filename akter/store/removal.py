@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from sqlalchemy import Connection, and_, delete, false, func, insert, literal, literal_column, not_, or_, select, true, update
+from sqlalchemy import Connection, and_, delete, false, func, literal, literal_column, not_, or_, select, true, update
 
 from akter.identity import Address
 from akter.schedule import CRON_KEY
+from akter.store import audit
 from akter.store.clock import now_ms
 from akter.store.settle import PARKED_MS
-from akter.tables import IDENTITY, dead_letters, events, generations, operator_audit, outbox, receipts, state, subscription_cursors
+from akter.tables import IDENTITY, dead_letters, events, generations, outbox, receipts, state, subscription_cursors
 
 _LOCK = "5s"
 
@@ -49,7 +49,7 @@ def reset(connection: Connection, address: Address, operator: str, why: str) -> 
     _lock(connection, address)
     asked = _delete(connection, outbox, and_(_pending(address), not_(_scheduled())))
     removed = Removed(_begin_again(connection, address), asked, 0, 0, 0, 0)
-    _audit(connection, address, operator, "actor.reset", why, removed)
+    audit.keep(connection, audit.subject(address), audit.Act(operator, "actor.reset", why), str(address), removed._asdict())
     return removed
 
 
@@ -73,7 +73,7 @@ def erase(connection: Connection, address: Address, operator: str, why: str, *, 
         _delete(connection, events, _of(events, address)),
         _delete(connection, dead_letters, _of(dead_letters, address)),
     )
-    _audit(connection, address, operator, "actor.delete", why, removed)
+    audit.keep(connection, audit.subject(address), audit.Act(operator, "actor.delete", why), str(address), removed._asdict())
     return removed
 
 
@@ -125,10 +125,3 @@ def _of(table: Any, address: Address) -> Any:
 
 def _delete(connection: Connection, table: Any, only: Any) -> int:
     return connection.execute(delete(table).where(only)).rowcount
-
-
-def _audit(connection: Connection, address: Address, operator: str, action: str, why: str, removed: Removed) -> None:
-    who = {name: getattr(address, name) for name in ("bucket", "tenant_id", "actor_type", "actor_id")}
-    outcome = json.dumps(removed._asdict())
-    row = {**who, "operator": operator, "action": action, "target": str(address), "reason": why, "outcome": outcome}
-    connection.execute(insert(operator_audit).values(**row, at_ms=now_ms()))

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from typing import Any, Literal, TypeAlias
 
-from sqlalchemy import Connection, and_, delete, insert, select, update
+from sqlalchemy import Connection, and_, delete, select, update
 
 from akter.schedule import CRON_KEY
+from akter.store import audit
 from akter.store.clock import now_ms
 from akter.store.settle import PARKED_MS
-from akter.tables import operator_audit, outbox
+from akter.tables import outbox
 
 Done: TypeAlias = Literal["done", "absent", "claimed", "schedule"]
 """absent: there is no such message any more. claimed: a runner holds it, and changing it now would not stop the delivery.
@@ -47,22 +47,5 @@ def _repair(connection: Connection, intent_id: str, action: str, operator: str, 
         else:
             connection.execute(update(outbox).where(mine).values(**to, due_at_ms=now_ms(), attempts=0, last_error=None))
             outcome = {"from": {name: row[name] for name in ("target_type", "target_id", "command")}, "to": dict(to)}
-        _audit(connection, row, operator, action, why, outcome)
+        audit.keep(connection, audit.subject(row), audit.Act(operator, action, why), row["intent_id"], outcome)
     return "done" if rows else "absent"
-
-
-def _audit(connection: Connection, row: Any, operator: str, action: str, why: str, outcome: Mapping[str, Any]) -> None:
-    connection.execute(
-        insert(operator_audit).values(
-            bucket=row["bucket"],
-            at_ms=now_ms(),
-            operator=operator,
-            action=action,
-            tenant_id=row["tenant_id"],
-            actor_type=row["actor_type"],
-            actor_id=row["actor_id"],
-            target=row["intent_id"],
-            reason=why,
-            outcome=json.dumps(outcome, ensure_ascii=False),
-        )
-    )

@@ -6,7 +6,7 @@ import contextlib
 import os
 import sys
 import time
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from typing import Any, cast
 
 import psycopg
@@ -197,6 +197,16 @@ class Wire:
     def transact(self, lines: Sequence[Line], seconds: float) -> list[Rows]:
         """Send statements together as one transaction of their own, whatever isolation and rights to write the database defaults to."""
         return self.fly([BEGIN, *lines, COMMIT], seconds)[1:-1]
+
+    @contextlib.contextmanager
+    def answering(self, command_id: str = "") -> Iterator[None]:
+        """What fails in this block is raised as akter's own: a lost connection as `Unavailable`, a refused statement as what it means."""
+        try:
+            yield
+        except StatementFailed as failed:
+            raise failure.of_statement(failed.error, command_id, self.statements.schema) from failed.error
+        except Lost as lost:
+            raise Unavailable(f"the database connection was lost: {lost}", command_id=command_id) from lost
 
     def roll_back(self) -> None:
         """End the transaction without keeping anything; a connection that cannot is thrown away."""
