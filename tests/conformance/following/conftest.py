@@ -8,13 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import sqlalchemy
-
-from akter import Akter
-from akter.runner import Runner
 
 sys.path.insert(0, str(Path(__file__).parent))
 
+from nodes import cluster
 from shops import EVERYBODY, Node, told
 
 
@@ -27,27 +24,9 @@ def _forget() -> Iterator[None]:
 
 @pytest.fixture
 def node(akter_database: str, akter_schema: str) -> Iterator[Callable[..., Node]]:
-    """A function that makes one more process: `started` or not, with a runner's options."""
-    made: list[tuple[Node, Any]] = []
-
-    def make(*actors: Any, started: bool = False, **options: Any) -> Node:
-        engine = sqlalchemy.create_engine(akter_database, pool_size=10, max_overflow=0)
-        app = Akter(engine, actors=actors or EVERYBODY, schema=akter_schema)
-        # A poll so seldom that only wake-ups and drains claim anything.
-        fresh = Node(app, Runner(app, **{"poll": 3600.0, "listen": False, **options}))
-        made.append((fresh, engine))
-        if started:
-            fresh.runner.start()
-        return fresh
-
-    yield make
-    for one, _ in made:
-        one.app.faults.clear()
-        one.app.faults.watch(None)
-    for one, engine in made:
-        one.runner.stop(grace=5.0)
-        one.app.close()
-        engine.dispose()
+    """A function that makes one more process; see `nodes.cluster`."""
+    with cluster(akter_database, akter_schema, *EVERYBODY) as make:
+        yield make
 
 
 @pytest.fixture

@@ -6,8 +6,9 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
+from nodes import Node as Node
+
 from akter import Actor, Akter, CursorRejected, Delivered, Event, Gap, Rejection, command, subscription
-from akter.runner import Runner
 from akter.testing import inspect
 
 
@@ -172,10 +173,3 @@ def state(app: Akter, handle: Any) -> dict[str, Any]:
 def items(app: Akter, kind: Any, id: str | None = None) -> list[str]:
     """What a subscriber was told of."""
     return list(state(app, app.actor(kind, id))["items"])
-
-
-class Node:
-    """One process: an app with connections of its own, and its runner."""
-
-    def __init__(self, app: Akter, runner: Runner) -> None:
-        self.app, self.runner = app, runner

@@ -5,16 +5,15 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, cast
 
-from akter import Actor, Akter, Attempt, Cancellation, DeadLetter, Job, NotApplied, Rejection, Retry, command
-from akter.runner import Runner
-from akter.testing import inspect
+from nodes import NEVER as NEVER
+from nodes import Node as Node
+from nodes import eventually as eventually
 
-NEVER = 3600.0
-"""A poll so seldom that only wake-ups and `advance` claim anything."""
+from akter import Actor, Akter, Attempt, Cancellation, DeadLetter, Job, NotApplied, Rejection, Retry, command
+from akter.testing import inspect
 
 LEASE = timedelta(seconds=3)
 BACKOFF = timedelta(seconds=1)
@@ -164,25 +163,3 @@ def letters(app: Akter, id: str = "s") -> list[tuple[str, int, bool]]:
 
 def declined(final: bool = False) -> NotApplied:
     return NotApplied("declined", final=final)
-
-
-def eventually(what: str, so: Callable[[], bool], seconds: float = 60.0) -> None:
-    """Look again and again until something is so."""
-    end = time.monotonic() + seconds
-    while not so():
-        assert time.monotonic() < end, f"{what}: not within {seconds} seconds"
-        time.sleep(0.002)
-
-
-@dataclass
-class Node:
-    """One process of a cluster: an app with connections of its own, and its runner."""
-
-    app: Akter
-    runner: Runner
-
-    def thread_of(self, work: Callable[[], object]) -> threading.Thread:
-        """Do something beside the test."""
-        thread = threading.Thread(target=work, daemon=True)
-        thread.start()
-        return thread

@@ -8,15 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import sqlalchemy
-from sqlalchemy import Engine
-
-from akter import Akter
-from akter.runner import Runner
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from post import NEVER, Ledger, Mailbox, Node, Sender, handled
+from nodes import cluster
+from post import Ledger, Mailbox, Node, Sender, handled
 
 
 @pytest.fixture(autouse=True)
@@ -28,27 +24,9 @@ def _forget() -> Iterator[None]:
 
 @pytest.fixture
 def node(akter_database: str, akter_schema: str) -> Iterator[Callable[..., Node]]:
-    """A function that makes one more process: `started` or not, with a runner's options and an app's, `app=dict(...)`."""
-    made: list[tuple[Node, Engine]] = []
-
-    def make(*actors: Any, started: bool = False, pool: int = 10, app: dict[str, Any] | None = None, **options: Any) -> Node:
-        engine = sqlalchemy.create_engine(akter_database, pool_size=pool, max_overflow=0)
-        akter = Akter(engine, actors=actors or (Mailbox, Sender), schema=akter_schema, **(app or {}))
-        chosen = {"poll": NEVER, "listen": False, **options}
-        fresh = Node(akter, Runner(akter, **chosen))
-        made.append((fresh, engine))
-        if started:
-            fresh.runner.start()
-        return fresh
-
-    yield make
-    for one, _ in made:
-        one.app.faults.clear()
-        one.app.faults.watch(None)
-    for one, engine in made:
-        one.runner.stop(grace=5.0)
-        one.app.close()
-        engine.dispose()
+    """A function that makes one more process; see `nodes.cluster`."""
+    with cluster(akter_database, akter_schema, Mailbox, Sender) as make:
+        yield make
 
 
 @pytest.fixture

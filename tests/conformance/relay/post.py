@@ -3,24 +3,21 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
+from nodes import NEVER as NEVER
+from nodes import Node as Node
+from nodes import eventually as eventually
 from sqlalchemy import text
 
 from akter import Actor, Akter, Event, Rejection, command
-from akter.runner import Runner
 from akter.testing import inspect
 
 LEASE = timedelta(seconds=37)
 """How long a claimed row is a runner's when nothing else is said."""
-
-NEVER = 3600.0
-"""A poll so seldom that only wake-ups and `advance` claim anything."""
 
 
 class Handled:
@@ -143,28 +140,6 @@ def send_many(app: Akter, letters: list[str], boxes: list[str] | None = None, me
 def letters(app: Akter, box: str) -> list[str]:
     """What a mailbox has kept."""
     return list((inspect(app, app.actor(Mailbox, box)).state or {"letters": []})["letters"])
-
-
-def eventually(what: str, so: Callable[[], bool], seconds: float = 60.0) -> None:
-    """Look again and again until something is so."""
-    end = time.monotonic() + seconds
-    while not so():
-        assert time.monotonic() < end, f"{what}: not within {seconds} seconds"
-        time.sleep(0.002)
-
-
-@dataclass
-class Node:
-    """One process of a cluster: an app with connections of its own, and its runner."""
-
-    app: Akter
-    runner: Runner
-
-    def thread_of(self, work: Callable[[], object]) -> threading.Thread:
-        """Do something beside the test."""
-        thread = threading.Thread(target=work, daemon=True)
-        thread.start()
-        return thread
 
 
 class Ledger:
