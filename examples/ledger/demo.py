@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-import shutil
-import tempfile
 import time
-from collections.abc import Generator
 from concurrent.futures import ThreadPoolExecutor, wait
-from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
-from sqlalchemy import text
 
 from akter import Akter, embedded
 
+from ..stage import directory, many, prepare
 from .accounts import Ledger, OtherFile, ledger
 from .audit import audit, receipts
 from .transfers import BadFile, Book, read
@@ -55,9 +51,9 @@ def demo(ctx: click.Context, file: Path, data: str | None, threads: int) -> None
         raise click.ClickException(str(problem)) from None
     show = Show()
     show.say(f"[bold]{many(len(book.transfers), 'transfer')} between {many(len(book.openings), 'account')}[/], as {file.name} has them")
-    with _directory(data) as place, ledger(place) as app:
+    with directory(data) as place, ledger(place) as app:
         try:
-            _prepare(app, show)
+            prepare(app, show.say)
             app.actor(Ledger).use(book.digest)
             _open(app, show, book, threads)
             _transfer(app, show, book, place, file, threads)
@@ -68,26 +64,6 @@ def demo(ctx: click.Context, file: Path, data: str | None, threads: int) -> None
             embedded.stop(app.engine)
     show.audit(lines, file.name)
     ctx.exit(1 if any(line.wrong for line in lines) else 0)
-
-
-@contextmanager
-def _directory(data: str | None) -> Generator[str]:
-    if data is not None:
-        yield data
-        return
-    made = tempfile.mkdtemp(prefix="akter-demo-")
-    try:
-        yield made
-    finally:
-        shutil.rmtree(made, ignore_errors=True)
-
-
-def _prepare(app: Akter, show: Show) -> None:
-    began = time.monotonic()
-    app.migrate()
-    with app.engine.connect() as connection:
-        version = connection.execute(text("SHOW server_version")).scalar_one()
-    show.say(f"PostgreSQL {version} with akter's tables, in {embedded.engine_server(app.engine).data}: {time.monotonic() - began:.1f} s")
 
 
 def _open(app: Akter, show: Show, book: Book, threads: int) -> None:
@@ -123,8 +99,3 @@ def _transfer(app: Akter, show: Show, book: Book, place: str, file: Path, thread
     show.say(
         f"[bold]{many(turns, 'turn')} in {seconds:.1f} s: {turns / seconds:,.0f} a second[/], by {threads} threads in each of two processes"
     )
-
-
-def many(number: int, what: str) -> str:
-    """A number of things."""
-    return f"{number:,} {what}{'' if number == 1 else 's'}"

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import shutil
-import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable, Generator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -19,6 +17,7 @@ from sqlalchemy import text
 from akter import Akter, embedded
 from akter.errors import AkterError
 
+from ..stage import directory, many, prepare
 from .audit import audit, look, unknowns
 from .book import BadFile, Placed, read
 from .processes import Child, Ledger
@@ -68,10 +67,10 @@ def demo(ctx: click.Context, file: Path, seed: int) -> None:
     show = Show()
     show.say(f"[bold]{many(len(book), 'order')} of {many(len({order.customer for order in book}), 'customer')}[/], as {file.name} has them")
     with ExitStack() as stack:
-        data, beside = stack.enter_context(_directory()), Path(stack.enter_context(_directory()))
+        data, beside = stack.enter_context(directory()), Path(stack.enter_context(directory()))
         app = stack.enter_context(shop(f"embedded:{data}"))
         stack.callback(embedded.stop, app.engine)
-        _prepare(app, show)
+        prepare(app, show.say)
         ledger = Ledger(beside / "provider.sqlite3")
         with Child("provider", str(beside / "provider.sqlite3"), str(seed), log=beside / "provider.log") as provider:
             run = Run(
@@ -82,23 +81,6 @@ def demo(ctx: click.Context, file: Path, seed: int) -> None:
         lines = audit(book, found)
         show.audit(lines, unknowns(found))
     ctx.exit(1 if any(line.wrong for line in lines) else 0)
-
-
-@contextmanager
-def _directory() -> Generator[str]:
-    made = tempfile.mkdtemp(prefix="akter-demo-")
-    try:
-        yield made
-    finally:
-        shutil.rmtree(made, ignore_errors=True)
-
-
-def _prepare(app: Akter, show: Show) -> None:
-    began = time.monotonic()
-    app.migrate()
-    with app.engine.connect() as connection:
-        version = connection.execute(text("SHOW server_version")).scalar_one()
-    show.say(f"PostgreSQL {version} with akter's tables, in {embedded.engine_server(app.engine).data}: {time.monotonic() - began:.1f} s")
 
 
 @dataclass
@@ -187,8 +169,3 @@ def _reached(states: Counter[str]) -> dict[str, int]:
     """How many orders have come as far as each step."""
     paid = states["paid"] + states["shipped"]
     return {**states, "placed": states.total(), "paid": paid}
-
-
-def many(number: int, what: str) -> str:
-    """A number of things."""
-    return f"{number:,} {what}{'' if number == 1 else 's'}"
