@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import statistics
-import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
@@ -198,7 +197,7 @@ def beside_table(result: dict[str, Any]) -> str:
     )
 
 
-PARTS: dict[str, tuple[Callable[..., dict[str, Any]], Callable[[dict[str, Any]], str]]] = {
+PARTS: dict[str, place.Part] = {
     "drain": (drain, drain_table),
     "enqueue": (enqueue, enqueue_table),
     "latency": (latency, latency_table),
@@ -221,12 +220,7 @@ def main() -> None:
     found: dict[str, Any] = {"pairs": options.pairs, "seconds": options.seconds, "jobs": options.jobs}
     with place.server(options, {}) as url:
         found["machine"] = place.machine(url)
-        for name in options.parts or PARTS:
-            measured, table = PARTS[name]
-            with tempfile.TemporaryDirectory(prefix="akter-benchmark-") as directory:
-                found[name] = measured(url, Path(directory), options)
-            print(table(found[name]))
-            print(flush=True)
+        found |= place.tables(PARTS, url, options)
     print(place.said(found["machine"]))
     print(f"{options.pairs} interleaved runs of {options.jobs} jobs each; medians (quartiles), also of the ratios")
     print(f"written to {save('jobs', options.json, found)}")

@@ -7,10 +7,10 @@ import os
 import platform
 import shutil
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 from uuid import uuid4
 
 import psycopg
@@ -30,6 +30,22 @@ SETTINGS = (
     "data_checksums",
     "data_directory",
 )
+
+
+Part: TypeAlias = "tuple[Callable[..., dict[str, Any]], Callable[[dict[str, Any]], str]]"
+"""What measures one table, and what prints it."""
+
+
+def tables(parts: Mapping[str, Part], url: str, options: argparse.Namespace) -> dict[str, Any]:
+    """Measure and print those of the parts that were asked for, or all; returns what was measured."""
+    found: dict[str, Any] = {}
+    for name in options.parts or parts:
+        measured, table = parts[name]
+        with tempfile.TemporaryDirectory(prefix="akter-benchmark-") as directory:
+            found[name] = measured(url, Path(directory), options)
+        print(table(found[name]))
+        print(flush=True)
+    return found
 
 
 def parser(says: str, *, pairs: int, seconds: float) -> argparse.ArgumentParser:

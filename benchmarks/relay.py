@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
-from pathlib import Path
 from typing import Any
 
 from benchmarks import backlog, delivery, place, requests
@@ -37,12 +35,7 @@ def main() -> None:
     found: dict[str, Any] = {"pairs": options.pairs, "seconds": options.seconds}
     with place.server(options, {"shared_preload_libraries": "pg_stat_statements"}) as url:
         found["machine"] = place.machine(url, Pgbench(url, SCHEMA, 1.0, 0.0).version)
-        for name in options.parts or PARTS:
-            measured, table = PARTS[name]
-            with tempfile.TemporaryDirectory(prefix="akter-benchmark-") as directory:
-                found[name] = measured(url, Path(directory), options)
-            print(table(found[name]))
-            print(flush=True)
+        found |= place.tables(PARTS, url, options)
     print(place.said(found["machine"]))
     print(f"{options.pairs} interleaved runs of about {options.seconds} s each; medians (quartiles), also of the ratios")
     print(f"written to {save('relay', options.json, found)}")
