@@ -367,11 +367,14 @@ def test_a_cancellation_and_a_claim_at_once_give_one_fate(
         advance(one.app, LEASE * 2, one.runner)
         assert log(one.app) == ["cancelled after 1: unknown (ambiguous)"]
     else:
-        with pause_next(one.app, "before_commit") as held:
-            stopping = one.thread_of(lambda: shop.stop("k"))
-            held.wait()
-            held.release()
-            stopping.join(20)
+        with other_engine.connect() as stopping:
+            # As a turn does whose commit is under way: it has the row, and the claim must not wait for it, nor take it.
+            transaction = stopping.begin()
+            stopping.exec_driver_sql(f"""SELECT 1 FROM "{akter_schema}".actor_outbox WHERE kind = 'job' FOR UPDATE""")
+            assert one.runner.relay.run_pass().claimed == 0
+            stopping.exec_driver_sql(f"""DELETE FROM "{akter_schema}".actor_outbox WHERE kind = 'job'""")
+            transaction.commit()
+        shop.stop("k")
         one.runner.drain()
         assert log(one.app) == []
     assert provider.calls == []

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from works import BACKOFF, LEASE, Node, Refused, Shop, declined, do, eventually, jobs, letters, log, provider
 
-from akter import Actor, Attempt, DeadLetter, Defect, Job, NotApplied, command
+from akter import Actor, Attempt, Defect, Job, NotApplied, command
 from akter.errors import DeclarationError
 from akter.testing import advance, crash_next, inspect, pause_next, receipts
 
@@ -255,7 +255,6 @@ def test_a_route_takes_what_it_is_told_and_a_function_is_given_no_database(node:
     assert given == {
         *("actor_id", "cancelled", "deadline", "job_id", "number", "progress", "raise_if_cancelled", "remaining", "report", "tenant"),
     }
-    assert DeadLetter.__name__ == "DeadLetter"
 
 
 @pytest.mark.parametrize(
