@@ -59,7 +59,8 @@ def test_for_another_role_the_given_database_is_migrated_and_emptied(
     role = f"plain_{database}"
     with psycopg.connect(akter_database.replace("+psycopg", ""), autocommit=True) as connection:
         connection.execute(f"CREATE ROLE {role} LOGIN")
-        connection.execute("DROP SCHEMA IF EXISTS " + '"' + os.environ.get("AKTER_TEST_SCHEMA", "akter") + '" CASCADE')
+        name = os.environ.get("AKTER_TEST_SCHEMA", "akter")
+        connection.execute(f'DROP SCHEMA IF EXISTS "{name}", "{name}_views" CASCADE')
         connection.execute(f"GRANT CREATE ON DATABASE {database} TO {role}")
     url = make_url(akter_database).set(username=role).render_as_string(hide_password=False)
     try:
