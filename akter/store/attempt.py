@@ -77,15 +77,17 @@ def claim() -> ExecutableReturnsRows:
     Parameters: those of a probe, and the jobs run here as parallel arrays: `job_types`, `job_names`, `job_attempts` (at most), and
     `job_leases` in milliseconds.
     """
-    known_here = known()
-    mine = select(func.array_agg(known_here.c.key, type_=ARRAY(Text()))).scalar_subquery()
-    wanted = func.coalesce(mine, literal_column("'{}'::text[]"), type_=ARRAY(Text()))
-    found = probing.candidates("job", key() == func.any(wanted))
-    locked = probing.locked(found, *_BEFORE)
-    claimed = lease(locked, known_here)
+    here = known()
+    found = due(here)
+    claimed = lease(probing.locked(found, *_BEFORE), here)
     counted = probing.counted(found)
     chosen: Select[Any] = cast_type(Any, select)(*counted.c, *claimed.c)
     return chosen.select_from(counted.outerjoin(claimed, true()))
+
+
+def due(known: Any, *also: str) -> Any:
+    """Candidates among the due rows of the jobs that are known here; `also`: other columns of theirs."""
+    return probing.candidates("job", key() == func.any(probing.texts(known.c.key)), *also)
 
 
 def lease(locked: Any, known: Any) -> Any:

@@ -136,7 +136,7 @@ def counts(connection: Connection, served: Sequence[str], paused: Pauses) -> lis
     stuck = func.count(type_=Integer()).filter(or_(some.c.attempts >= STUCK, state == literal_column("'parked'")))
     grouped = (some.c.kind, some.c.target_type, state)
     found = connection.execute(select(*grouped, func.count(type_=Integer()), late, stuck).group_by(*grouped).order_by(*grouped))
-    return [Count(row[0], row[1], _reason(row[2], row[0], row[1], served, paused), *row[3:]) for row in found]
+    return [Count(row[0], row[1], reason_of(row[2], FAMILY[row[0]], row[1], served, paused), *row[3:]) for row in found]
 
 
 def waits(connection: Connection, kind: str, types: Sequence[str]) -> bool:
@@ -182,10 +182,11 @@ def _state() -> ColumnElement[str]:
     )
 
 
-def _reason(state: str, kind: str, target_type: str, served: Sequence[str], paused: Pauses) -> str:
+def reason_of(state: str, family: str, target_type: str, served: Sequence[str], paused: Pauses) -> str:
+    """Why a row of a family waits: what its columns say, and for one that is due, whether anybody may and can take it."""
     if state != "due":
         return state
-    if not paused.isdisjoint({(FAMILY[kind], ""), (FAMILY[kind], target_type)}):
+    if not paused.isdisjoint({(family, ""), (family, target_type)}):
         return "paused"
     return "due" if target_type in served else "unknown type"
 
@@ -212,7 +213,7 @@ def _waiting(row: Any, served: Sequence[str], paused: Pauses) -> Waiting:
     return Waiting(
         row["intent_id"],
         row["kind"],
-        _reason(row["state"], row["kind"], row["target_type"], served, paused),
+        reason_of(row["state"], FAMILY[row["kind"]], row["target_type"], served, paused),
         row["tenant_id"],
         f"{row['actor_type']}/{row['actor_id']}",
         row["target_type"],

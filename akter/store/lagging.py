@@ -23,10 +23,12 @@ from sqlalchemy import (
 
 from akter.identity import Address, Placement, address
 from akter.store import audit, summary
-from akter.store.backlog import AT_MOST, STUCK, Count, Pauses
+from akter.store.backlog import AT_MOST, STUCK, Count, Pauses, reason_of
 from akter.store.clock import now_ms, statement_ms
+from akter.store.life import placement
+from akter.store.rows import belongs
 from akter.store.summary import Name
-from akter.tables import IDENTITY, SOURCE, generations, placements, routed_subscriptions, subscriptions
+from akter.tables import IDENTITY, SOURCE, generations, routed_subscriptions, subscriptions
 
 Skipped: TypeAlias = Literal["done", "absent", "claimed", "behind", "ahead"]
 """claimed: a runner is telling it now. behind: it was told that already. ahead: the source has no such event."""
@@ -82,7 +84,7 @@ def counts(connection: Connection, served: Sequence[str], paused: Pauses) -> lis
     stuck = func.count(type_=Integer()).filter(some.c.attempts >= STUCK)
     grouped = (some.c.subscriber_type, some.c.reason)
     found = connection.execute(select(*grouped, func.count(type_=Integer()), late, stuck).group_by(*grouped).order_by(*grouped))
-    return [Count("subscription", row[0], _said(row[1], row[0], served, paused), *row[2:]) for row in found]
+    return [Count("subscription", row[0], reason_of(row[1], "subscription", row[0], served, paused), *row[2:]) for row in found]
 
 
 def _reason() -> ColumnElement[str]:
@@ -91,21 +93,13 @@ def _reason() -> ColumnElement[str]:
     return case((due, literal_column("'due'")), (failed, literal_column("'backoff'")), else_=literal_column("'claimed'"))
 
 
-def _said(reason: str, subscriber_type: str, served: Sequence[str], paused: Pauses) -> str:
-    if reason != "due":
-        return reason
-    if not paused.isdisjoint({("subscription", ""), ("subscription", subscriber_type)}):
-        return "paused"
-    return "due" if subscriber_type in served else "unknown type"
-
-
 def skip(connection: Connection, tenant: str, source_type: str, source_id: str, name: Name, through: int, by: str, why: str) -> Skipped:
     """Let a follower pass over what it was not told, up to and with the event `through`: it is told of a gap, or counts one."""
     source = _address(connection, tenant, source_type, source_id)
     if source is None:
         return "absent"
     head = summary.lock(connection, source)
-    here = and_(_of(source), *(subscriptions.c[column] == value for column, value in name._asdict().items()))
+    here = and_(belongs(subscriptions, source, SOURCE), *(subscriptions.c[column] == value for column, value in name._asdict().items()))
     row = connection.execute(select(subscriptions).where(here, subscriptions.c.active).with_for_update()).mappings().one_or_none()
     now = connection.execute(select(now_ms())).scalar_one()
     if row is None:
@@ -148,10 +142,6 @@ def _owner() -> ColumnElement[bool]:
     return and_(*(generations.c[name] == subscriptions.c[of] for name, of in zip(IDENTITY, SOURCE, strict=True)))
 
 
-def _of(source: Address) -> ColumnElement[bool]:
-    return and_(*(subscriptions.c[name] == value for name, value in zip(SOURCE, source, strict=True)))
-
-
 def _address(connection: Connection, tenant: str, kind: str, id: str) -> Address | None:
-    placement = connection.execute(select(placements.c.placement).where(placements.c.actor_type == kind)).scalar_one_or_none()
-    return None if placement is None else address(cast(Placement, placement), tenant, kind, id)
+    placed = placement(connection, kind)
+    return None if placed is None else address(cast(Placement, placed), tenant, kind, id)

@@ -10,6 +10,7 @@ from sqlalchemy import Connection, Text, and_, cast, select
 
 from akter.identity import Address
 from akter.store.clock import now_ms
+from akter.store.rows import belongs
 from akter.tables import (
     IDENTITY,
     SOURCE,
@@ -84,15 +85,15 @@ def known_types(connection: Connection) -> list[str]:
 def read(connection: Connection, address: Address, limit: int) -> Life | None:
     """Read it, with `limit` rows of each kind at most; None for an actor that no command ever came to and nothing waits for."""
     head = connection.execute(
-        select(generations.c.generation, generations.c.created, generations.c.event_sequence).where(_of(generations, address))
+        select(generations.c.generation, generations.c.created, generations.c.event_sequence).where(belongs(generations, address))
     ).first()
     kept = connection.execute(
-        select(cast(state.c.value, Text), state.c.version, state.c.payload_version).where(_of(state, address))
+        select(cast(state.c.value, Text), state.c.version, state.c.payload_version).where(belongs(state, address))
     ).first()
     to_it = and_(
         outbox.c.tenant_id == address.tenant_id, outbox.c.target_type == address.actor_type, outbox.c.target_id == address.actor_id
     )
-    waiting = _rows(connection, outbox, _WAITS, and_(to_it, ~_of(outbox, address)), (outbox.c.due_at_ms, outbox.c.intent_id), limit)
+    waiting = _rows(connection, outbox, _WAITS, and_(to_it, ~belongs(outbox, address)), (outbox.c.due_at_ms, outbox.c.intent_id), limit)
     if head is None and not waiting:
         return None
     ran = ("command_id", "command", "caller_key", "outcome", "started_at_ms", "committed_at_ms", "expires_at_ms")
@@ -111,7 +112,7 @@ def read(connection: Connection, address: Address, limit: int) -> Life | None:
         payload_version=payload_version,
         commands=_newest(connection, receipts, ran, address, (receipts.c.committed_at_ms.desc(), receipts.c.command_id.desc()), limit),
         events=_newest(connection, events, happened, address, (events.c.sequence.desc(),), limit),
-        asked=_rows(connection, outbox, _WAITS, _of(outbox, address), (outbox.c.due_at_ms, outbox.c.intent_id), limit),
+        asked=_rows(connection, outbox, _WAITS, belongs(outbox, address), (outbox.c.due_at_ms, outbox.c.intent_id), limit),
         waiting=waiting,
         dead_letters=_newest(connection, dead_letters, gave_up, address, (dead_letters.c.dead_at_ms.desc(),), limit),
         operations=_operations(connection, address, limit),
@@ -120,7 +121,7 @@ def read(connection: Connection, address: Address, limit: int) -> Life | None:
             connection,
             subscription_cursors,
             ("subscription", "source_type", "source_id", "active", "applied"),
-            _of(subscription_cursors, address),
+            belongs(subscription_cursors, address),
             (subscription_cursors.c.subscription, subscription_cursors.c.source_type, subscription_cursors.c.source_id),
             limit,
         ),
@@ -136,18 +137,14 @@ def _operations(connection: Connection, address: Address, limit: int) -> list[Ro
 def _followers(connection: Connection, address: Address, limit: int) -> list[Row]:
     names = ("subscriber_type", "subscription", "subscriber_id", "active", "delivered", "attempts", "last_error", "gaps")
     key = (*SOURCE, "subscriber_type", "subscription", "subscriber_id")
-    mine = and_(*(subscriptions.c[name] == value for name, value in zip(SOURCE, address, strict=True)))
+    mine = belongs(subscriptions, address, SOURCE)
     return _rows(connection, subscriptions, names, mine, [subscriptions.c[name] for name in key], limit)
 
 
 def _newest(connection: Connection, table: Any, names: Sequence[str], address: Address, order: Sequence[Any], limit: int) -> list[Row]:
-    return _rows(connection, table, names, _of(table, address), order, limit)[::-1]
+    return _rows(connection, table, names, belongs(table, address), order, limit)[::-1]
 
 
 def _rows(connection: Connection, table: Any, names: Sequence[str], only: Any, order: Sequence[Any], limit: int) -> list[Row]:
     found = connection.execute(select(*(table.c[name] for name in names)).where(only).order_by(*order).limit(limit))
     return [dict(row) for row in found.mappings()]
-
-
-def _of(table: Any, address: Address) -> Any:
-    return and_(*(table.c[name] == value for name, value in zip(IDENTITY, address, strict=True)))

@@ -28,7 +28,12 @@ def served(family: str) -> Any:
     given = func.unnest(bindparam("served", type_=ARRAY(Text()))).table_valued(Column("type", Text()), name="given").render_derived()
     name: ColumnElement[str] = literal_column(f"'{family}'")
     paused = exists().where(pauses.c.family == name, or_(pauses.c.target == literal_column("''"), pauses.c.target == given.c["type"]))
-    chosen = select(func.array_agg(given.c["type"], type_=ARRAY(Text()))).where(~paused).scalar_subquery()
+    return texts(given.c["type"], ~paused)
+
+
+def texts(column: ColumnElement[str], *only: ColumnElement[bool]) -> Any:
+    """A column's values as one array, to compare with by `= ANY`."""
+    chosen = select(func.array_agg(column, type_=ARRAY(Text()))).where(*only).scalar_subquery()
     # As an expression, not as a sub-select: `= ANY (SELECT ...)` would compare with its rows.
     return func.coalesce(chosen, literal_column("'{}'::text[]"), type_=ARRAY(Text()))
 

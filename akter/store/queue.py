@@ -57,10 +57,7 @@ class Group(NamedTuple):
 
 def due() -> ExecutableReturnsRows:
     """The groups with due rows, and how many rows that are; parameters as those of `attempt.claim`, of which it claims nothing."""
-    known = attempt.known()
-    mine = select(func.array_agg(known.c.key, type_=ARRAY(Text()))).scalar_subquery()
-    wanted = func.coalesce(mine, literal_column("'{}'::text[]"), type_=ARRAY(Text()))
-    found = probing.candidates("job", attempt.key() == func.any(wanted), *_GROUP[2:])
+    found = attempt.due(attempt.known(), *_GROUP[2:])
     counted = probing.counted(found)
     groups = select(*(found.c[name] for name in _GROUP)).distinct().subquery("groups")
     chosen: Select[Any] = cast_type(Any, select)(*counted.c, *groups.c)

@@ -11,8 +11,9 @@ from akter.identity import Address
 from akter.schedule import CRON_KEY
 from akter.store import audit
 from akter.store.clock import now_ms
+from akter.store.rows import belongs
 from akter.store.settle import PARKED_MS
-from akter.tables import IDENTITY, dead_letters, events, generations, outbox, receipts, state, subscription_cursors
+from akter.tables import dead_letters, events, generations, outbox, receipts, state, subscription_cursors
 
 _LOCK = "5s"
 
@@ -60,18 +61,18 @@ def erase(connection: Connection, address: Address, operator: str, why: str, *, 
     retention takes them, so that no earlier command runs again. What it asked to follow, it follows no more.
     """
     _lock(connection, address)
-    waiting = _delete(connection, outbox, and_(_addressed(address), not_(_of(outbox, address))))
+    waiting = _delete(connection, outbox, and_(_addressed(address), not_(belongs(outbox, address))))
     asked = _delete(connection, outbox, _pending(address))
     # Only what it asked to follow: who is routed to it follows for all of its kind.
-    mine = and_(_of(subscription_cursors, address), subscription_cursors.c.epoch > literal_column("0"))
+    mine = and_(belongs(subscription_cursors, address), subscription_cursors.c.epoch > literal_column("0"))
     connection.execute(update(subscription_cursors).where(mine).values(active=false()))
     removed = Removed(
         _begin_again(connection, address),
         asked,
         waiting,
-        _delete(connection, receipts, _of(receipts, address)) if with_receipts else 0,
-        _delete(connection, events, _of(events, address)),
-        _delete(connection, dead_letters, _of(dead_letters, address)),
+        _delete(connection, receipts, belongs(receipts, address)) if with_receipts else 0,
+        _delete(connection, events, belongs(events, address)),
+        _delete(connection, dead_letters, belongs(dead_letters, address)),
     )
     audit.keep(connection, audit.subject(address), audit.Act(operator, "actor.delete", why), str(address), removed._asdict())
     return removed
@@ -81,7 +82,7 @@ def _lock(connection: Connection, address: Address) -> None:
     """Wait for the turn that runs, then keep runners from claiming what is addressed to the actor."""
     connection.execute(select(func.set_config("lock_timeout", _LOCK, true())))
     # In the order in which a delivery takes them.
-    head = connection.execute(select(generations.c.generation).where(_of(generations, address)).with_for_update(key_share=True)).first()
+    head = connection.execute(select(generations.c.generation).where(belongs(generations, address)).with_for_update(key_share=True)).first()
     tried = and_(outbox.c.attempts > 0, outbox.c.last_error.is_(None))
     held = and_(tried, outbox.c.due_at_ms > now_ms(), outbox.c.due_at_ms < literal(PARKED_MS), outbox.c.kind == "intent")
     found = connection.execute(
@@ -99,15 +100,15 @@ def _lock(connection: Connection, address: Address) -> None:
 def _begin_again(connection: Connection, address: Address) -> int:
     """Take the state and the creation mark away; returns how many states there were."""
     connection.execute(
-        update(generations).where(_of(generations, address)).values(generation=generations.c.generation + literal(1), created=false())
+        update(generations).where(belongs(generations, address)).values(generation=generations.c.generation + literal(1), created=false())
     )
-    return _delete(connection, state, _of(state, address))
+    return _delete(connection, state, belongs(state, address))
 
 
 def _pending(address: Address) -> Any:
     """What the actor asked for and that is not on its way to others: its jobs, what it sends itself, and what has its time to come."""
     later = and_(outbox.c.attempts == literal_column("0"), outbox.c.due_at_ms > now_ms())
-    return and_(_of(outbox, address), outbox.c.kind.in_(["intent", "job"]), or_(outbox.c.kind == "job", _addressed(address), later))
+    return and_(belongs(outbox, address), outbox.c.kind.in_(["intent", "job"]), or_(outbox.c.kind == "job", _addressed(address), later))
 
 
 def _scheduled() -> Any:
@@ -117,10 +118,6 @@ def _scheduled() -> Any:
 def _addressed(address: Address) -> Any:
     named = (outbox.c.target_type == address.actor_type, outbox.c.target_id == address.actor_id)
     return and_(outbox.c.tenant_id == address.tenant_id, *named)
-
-
-def _of(table: Any, address: Address) -> Any:
-    return and_(*(table.c[name] == value for name, value in zip(IDENTITY, address, strict=True)))
 
 
 def _delete(connection: Connection, table: Any, only: Any) -> int:

@@ -6,10 +6,26 @@ from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any
 
-from sqlalchemy import ARRAY, JSON, BigInteger, Boolean, Column, FromClause, Integer, Text, bindparam, cast, func, select
+from sqlalchemy import (
+    ARRAY,
+    JSON,
+    BigInteger,
+    Boolean,
+    Column,
+    ColumnElement,
+    FromClause,
+    Integer,
+    Text,
+    and_,
+    bindparam,
+    cast,
+    func,
+    select,
+)
 from sqlalchemy.sql.type_api import TypeEngine
 
 from akter.identity import Address
+from akter.tables import IDENTITY
 
 _TYPES: dict[str, TypeEngine[Any]] = {
     "bucket": Integer(),
@@ -98,6 +114,11 @@ def parameters(prefix: str, rows: Sequence[dict[str, Any]], many: bool) -> dict[
 @lru_cache
 def _prefixed(prefix: str, names: tuple[str, ...]) -> tuple[str, ...]:
     return tuple(prefix + name for name in names)
+
+
+def belongs(table: FromClause, address: Address, names: Sequence[str] = IDENTITY) -> ColumnElement[bool]:
+    """Whether a row of the table is one actor's, by the columns that name it there."""
+    return and_(*(table.c[name] == value for name, value in zip(names, address, strict=True)))
 
 
 def key(address: Address) -> dict[str, Any]:

@@ -14,6 +14,7 @@ from sqlalchemy.dialects.postgresql import insert
 
 from akter.identity import Address
 from akter.store.clock import now_ms
+from akter.store.rows import belongs
 from akter.tables import IDENTITY, SOURCE, events, generations, subscription_tags, subscriptions
 
 PAGE = 1000
@@ -35,7 +36,7 @@ def mark(connection: Connection, source: Address, after: Name | None, page: int 
     """Mark the next page of followers for what was published: those that are caught up become due when it concerns them, the others are
     looked at again when they settle. Returns where the page ended, None for the last one, and how many became due.
     """
-    of = _of(source)
+    of = belongs(subscriptions, source, SOURCE)
     wanted = select(*(subscriptions.c[name] for name in Name._fields)).where(of, subscriptions.c.active).order_by(*_names())
     if after is not None:
         wanted = wanted.where(tuple_(*_names()) > tuple_(*map(literal, after)))
@@ -87,7 +88,7 @@ def widen(connection: Connection, source: Address, name: Name, names: Iterable[s
     if found is None or not found[1]:
         return
     wanted = sorted({*found[2], *names})
-    here = and_(_of(source), _named(name))
+    here = and_(belongs(subscriptions, source, SOURCE), _named(name))
     connection.execute(update(subscriptions).where(here).values(events=wanted))
     connection.execute(update(subscriptions).where(here, subscriptions.c.due_at_ms.is_(None)).values(due_at_ms=now_ms()))
     _count(connection, source, _difference(found, wanted))
@@ -103,7 +104,8 @@ def lock(connection: Connection, source: Address) -> int:
 
 
 def _row(connection: Connection, source: Address, name: Name) -> tuple[int, bool, list[str]] | None:
-    wanted = select(subscriptions.c.epoch, subscriptions.c.active, subscriptions.c.events).where(_of(source), _named(name))
+    mine = belongs(subscriptions, source, SOURCE)
+    wanted = select(subscriptions.c.epoch, subscriptions.c.active, subscriptions.c.events).where(mine, _named(name))
     found = connection.execute(wanted.with_for_update()).one_or_none()
     return None if found is None else (found[0], found[1], list(found[2]))
 
@@ -139,7 +141,7 @@ def _difference(before: tuple[int, bool, list[str]] | None, after: Iterable[str]
 
 
 def _count(connection: Connection, source: Address, change: Counter[str]) -> None:
-    of = and_(*(subscription_tags.c[name] == value for name, value in zip(SOURCE, source, strict=True)))
+    of = belongs(subscription_tags, source, SOURCE)
     for event, by in sorted(change.items()):
         mine = and_(of, subscription_tags.c.event == event)
         if by > 0:
@@ -155,10 +157,6 @@ def _count(connection: Connection, source: Address, change: Counter[str]) -> Non
 
 def _names() -> list[ColumnElement[str]]:
     return [subscriptions.c[name] for name in Name._fields]
-
-
-def _of(source: Address) -> ColumnElement[bool]:
-    return and_(*(subscriptions.c[name] == value for name, value in zip(SOURCE, source, strict=True)))
 
 
 def _named(name: Name) -> ColumnElement[bool]:

@@ -8,17 +8,17 @@ from dataclasses import dataclass
 from typing import Any, TypeVar, cast
 
 import msgspec
-from sqlalchemy import Text, and_, select
+from sqlalchemy import Text, select
 from sqlalchemy import cast as sql_cast
 
 from akter.actor import Actor, plain_address
 from akter.app import Akter
 from akter.handle import Handle
-from akter.identity import Address
 from akter.intent import Cancel, Emit, Enqueue, Follow, Request, Send
 from akter.job import JobCall
 from akter.payload import Event
-from akter.tables import IDENTITY, SCHEMA, dead_letters, events, generations, state
+from akter.store.rows import belongs
+from akter.tables import SCHEMA, dead_letters, events, generations, state
 from akter.tables import outbox as outbox_table
 from akter.tables import receipts as receipts_table
 
@@ -90,12 +90,12 @@ def inspect(app: Akter, handle: Actor) -> Inspection:
     with app.engine.connect().execution_options(schema_translate_map={SCHEMA: app.schema}) as connection:
 
         def rows(table: Any, *order: Any) -> list[dict[str, Any]]:
-            found = connection.execute(select(table).where(_mine(table, address)).order_by(*order))
+            found = connection.execute(select(table).where(belongs(table, address)).order_by(*order))
             return [dict(row) for row in found.mappings()]
 
         head = rows(generations)
         kept = connection.execute(
-            select(sql_cast(state.c.value, Text), state.c.version, state.c.payload_version).where(_mine(state, address))
+            select(sql_cast(state.c.value, Text), state.c.version, state.c.payload_version).where(belongs(state, address))
         ).first()
         return Inspection(
             generation=head[0]["generation"] if head else None,
@@ -109,10 +109,6 @@ def inspect(app: Akter, handle: Actor) -> Inspection:
             outbox=tuple(rows(outbox_table, outbox_table.c.intent_id)),
             dead_letters=tuple(rows(dead_letters, dead_letters.c.job_id)),
         )
-
-
-def _mine(table: Any, address: Address) -> Any:
-    return and_(*(table.c[name] == value for name, value in zip(IDENTITY, address, strict=True)))
 
 
 def _receipt(row: dict[str, Any]) -> Receipt:

@@ -280,3 +280,26 @@ def test_what_a_runner_has_not_begun_is_given_back_as_if_it_had_not_been_claimed
     other.runner.drain()
     assert provider.calls == [("tea", 1)]
     assert log(other.app) == ["done TEA"]
+
+
+@pytest.mark.conformance("REL-C-16")
+def test_a_late_failure_changes_nothing_for_a_job_that_another_runner_settles(node: Make) -> None:
+    slow, quick = node(), node()
+    shop = quick.app.actor(Shop, "s")
+    let_go = provider.hold("tea", result=declined())
+    shop.start("tea", "k")
+    draining = slow.thread_of(slow.runner.drain)
+    eventually("it runs", lambda: provider.now == 1)
+    slow.runner.jobs.attempts.leases.stop()
+    shop.stop("k")
+    advance(quick.app, LEASE)
+    with pause_next(quick.app, "before_dead_letter_commit") as held:
+        settling = quick.thread_of(quick.runner.drain)
+        held.wait()
+        let_go.set()
+        draining.join(20)
+        (row,) = jobs(quick.app)
+        assert (row["ambiguous"], row["last_error"]) == (True, "attempt 1 ended without reporting how")
+        held.release()
+        settling.join(20)
+    assert log(quick.app) == ["cancelled after 1: unknown (ambiguous)"]
