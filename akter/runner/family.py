@@ -42,6 +42,8 @@ class Family(Protocol):
     """One kind of work. The relay claims for all families in one flight, and each starts what was claimed for it."""
 
     lane: Lane
+    durable: bool
+    """Whether what a claim takes must be on disk before it is begun; when it takes nothing, the statement itself says that nobody waits."""
 
     def claim(self, probe: Probe) -> Sequence[Line]:
         """The statements that claim for it."""

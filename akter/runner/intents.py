@@ -33,6 +33,8 @@ _LONG = 2.0
 class Intents:
     """Delivers messages for `actors`; `lease` says the seconds that a claimed row is this runner's."""
 
+    durable = False
+
     def __init__(
         self,
         statements: Statements,

@@ -68,6 +68,8 @@ class Jobs:
         self.counts = Counts()
         self.attempts = Attempts(around.faults, self._renew, self._give_up, self._stalled, check, lane)
         self.reporter = Reporter(engine, around, self.attempts, lane, self.counts, expect)
+        # Those with a limit per actor are claimed in a transaction of their own.
+        self.durable = self._plain is not None
         self._ready: deque[Run] = deque()
         self._moved_at, self._stopping, self._turn = 0.0, False, False
         self._quick: dict[tuple[str, str], int] = {}

@@ -144,7 +144,8 @@ class Relay:
         if not asked:
             return
         asking = [(share, probe, share.family.claim(probe)) for share, probe in asked]
-        lines = [Line(self._statements.get(plans.generic_and_soon), {}), *(line for _, _, lines in asking for line in lines)]
+        durable = any(share.family.durable for share, _ in asked)
+        lines = [Line(self._statements.get(plans.generic_and_soon, durable), {}), *(line for _, _, lines in asking for line in lines)]
         if ask:
             kinds = [KIND[share.family.lane.family] for share, _ in asked if share.family.lane.family in KIND]
             # Last, so that it sees what was claimed before it.

@@ -29,6 +29,8 @@ PATIENCE = 10.0
 class Single(Generic[R]):
     """The part that such families share. As many rows are claimed as threads are idle, so each begins at once."""
 
+    durable = False
+
     def __init__(self, lane: Lane, lease: float) -> None:
         self.lane, self._lease = lane, lease
         self._lock = threading.Lock()

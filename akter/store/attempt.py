@@ -31,7 +31,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.sql.selectable import ExecutableReturnsRows, Select
 
-from akter.store import probing
+from akter.store import plans, probing
 from akter.store.clock import now_ms, statement_ms
 from akter.store.rows import source
 from akter.tables import outbox, pauses
@@ -82,7 +82,10 @@ def claim() -> ExecutableReturnsRows:
     claimed = lease(probing.locked(found, *_BEFORE), here)
     counted = probing.counted(found)
     chosen: Select[Any] = cast_type(Any, select)(*counted.c, *claimed.c)
-    return chosen.select_from(counted.outerjoin(claimed, true()))
+    # An attempt must be on disk before its function runs: lost, it would neither count nor be known to have perhaps acted.
+    nothing = and_(claimed.c.bucket.is_(None), plans.soon().is_not(None))
+    durable = case((claimed.c.bucket.is_not(None), true()), else_=nothing)
+    return chosen.select_from(counted.outerjoin(claimed, true())).where(durable)
 
 
 def due(known: Any, *also: str) -> Any:

@@ -6,7 +6,7 @@ empty lives on, so it must not be one that reads the whole table.
 
 from __future__ import annotations
 
-from sqlalchemy import func, literal_column, select, true
+from sqlalchemy import ColumnElement, Text, func, literal_column, select, true
 from sqlalchemy.sql.selectable import ExecutableReturnsRows
 
 _GENERIC = {"plan_cache_mode": "force_generic_plan", "enable_seqscan": "off", "jit": "off"}
@@ -17,10 +17,13 @@ def generic() -> ExecutableReturnsRows:
     return _set(_GENERIC)
 
 
-def generic_and_soon() -> ExecutableReturnsRows:
-    """The same, and do not wait for the disk: a claim that a crash of the server takes back is made again, and receipts absorb it."""
-    # Off the front of the due index: a bitmap would read and sort all that is due in a bucket, for the few rows that are taken of it.
-    return _set({**_GENERIC, "enable_bitmapscan": "off", "synchronous_commit": "off"})
+def generic_and_soon(durable: bool) -> ExecutableReturnsRows:
+    """The same for claims, off the front of the due index, and without waiting for the disk unless what is claimed has to be `durable`.
+
+    A claim of messages that a crash of the server takes back is made again, and receipts absorb it.
+    """
+    # A bitmap would read and sort all that is due in a bucket, for the few rows that are taken of it.
+    return _set({**_GENERIC, "enable_bitmapscan": "off", **({} if durable else {"synchronous_commit": "off"})})
 
 
 def by_index_order() -> ExecutableReturnsRows:
@@ -30,6 +33,13 @@ def by_index_order() -> ExecutableReturnsRows:
 
 
 def _set(values: dict[str, str]) -> ExecutableReturnsRows:
-    return select(
-        *(func.set_config(literal_column(f"'{name}'"), literal_column(f"'{value}'"), true()).label(name) for name, value in values.items())
-    )
+    return select(*(_config(name, value).label(name) for name, value in values.items()))
+
+
+def soon() -> ColumnElement[str]:
+    """Evaluated in a statement, lets this transaction's commit not wait for the disk."""
+    return _config("synchronous_commit", "off")
+
+
+def _config(name: str, value: str) -> ColumnElement[str]:
+    return func.set_config(literal_column(f"'{name}'"), literal_column(f"'{value}'"), true(), type_=Text())
