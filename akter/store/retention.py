@@ -33,6 +33,7 @@ from sqlalchemy.sql.selectable import ExecutableReturnsRows
 from akter.store import plans
 from akter.store.clock import now_ms, statement_ms
 from akter.store.feed import FEED_KEY
+from akter.store.follower import KEY as FOLLOWER
 from akter.tables import IDENTITY, SOURCE, coordination, events, outbox, receipts, subscriptions
 
 HOLD_MS = 7 * 86_400_000
@@ -100,10 +101,23 @@ def old_events() -> ExecutableReturnsRows:
     upto = func.greatest(old.c.forced, func.least(old.c.through, told), type_=BigInteger())
     through = select(*(old.c[name] for name in IDENTITY), upto.label("through")).cte("through")
     gone = delete(events).where(_own(events, through), events.c.sequence <= through.c.through).returning(events.c.bucket).cte("gone")
+    return _counted(seen, gone, _passed(through))
+
+
+def _passed(through: Any) -> CTE:
+    """Move on those that were told all that concerns them. Their rows are locked in the order in which feeds lock them."""
     caught_up = and_(subscriptions.c.active, subscriptions.c.due_at_ms.is_(None), subscriptions.c.delivered < through.c.through)
     unfed = ~exists().where(_own(outbox, through), outbox.c.timer_key == literal_column(f"'{FEED_KEY}'"))
-    passed = update(subscriptions).values(delivered=through.c.through).where(_follows(through), caught_up, unfed)
-    return _counted(seen, gone, passed.cte("passed"))
+    locked = (
+        select(*(subscriptions.c[name] for name in FOLLOWER), through.c.through)
+        .select_from(through.join(subscriptions, _follows(through)))
+        .where(caught_up, unfed)
+        .order_by(*(subscriptions.c[name] for name in FOLLOWER))
+        .with_for_update(of=subscriptions)
+        .cte("locked")
+    )
+    same = and_(*(subscriptions.c[name] == locked.c[name] for name in FOLLOWER))
+    return update(subscriptions).values(delivered=locked.c.through).where(same).cte("passed")
 
 
 def _own(table: Any, rows: Any) -> Any:

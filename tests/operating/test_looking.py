@@ -8,6 +8,7 @@ import signal
 import time
 from collections.abc import Callable
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import click.testing
@@ -320,12 +321,15 @@ def test_a_heartbeat_without_its_right_makes_health_bad_until_it_has_it_again(
         rows(f"DROP ROLE {name}")
 
 
-def test_busy_is_not_stuck(app: Akter, operator: Operator) -> None:
-    app.send(app.actor(Parcel, "p").hold, 2.0)
+def test_busy_is_not_stuck(app: Akter, operator: Operator, tmp_path: Path) -> None:
+    app.send(app.actor(Parcel, "p").hold_until, str(tmp_path / "go"))
     with runner(app, lanes={"intents": 1}):
         until(lambda: [row.reason for row in operator.waiting()] == ["claimed"])
-        time.sleep(0.8)
-        assert operator.health(idle=0.5).good
+        busy_since = time.monotonic()
+        # If it did not look while it is busy, the time since it looked would only grow.
+        until(lambda: time.monotonic() > busy_since + 1.0 and operator.health(idle=1.0).good)
+        assert [row.reason for row in operator.waiting()] == ["claimed"], "it is still busy"
+        (tmp_path / "go").touch()
 
 
 def test_health_needs_no_application_and_little_time(environment: dict[str, str], akter: Callable[..., Any]) -> None:

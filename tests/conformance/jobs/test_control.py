@@ -255,13 +255,13 @@ def test_an_attempt_that_cannot_renew_its_lease_is_told_before_another_runner_ta
     cut_off, other = node(started=True), node(started=True, poll=0.05)
     let_go = provider.hold("a")
     cut_off.runner.jobs.attempts.leases.stop()
-    cut_off.app.actor(Shop, "s").start_all(["a", "b"])
+    cut_off.app.actor(Shop, "s").start_all(["a", "b"], "fleeting")
     eventually("it runs", lambda: provider.calls == [("a", 1)])
     told = provider.attempts["a", 1].cancelled
     eventually("the next one runs", lambda: len(provider.calls) > 1)
     eventually("it was told", told.is_set)
     let_go.set()
-    eventually("both are told", lambda: sorted(log(other.app)) == ["one B", "one HELD"])
+    eventually("both are told", lambda: sorted(log(other.app)) == ["fleeting B", "fleeting HELD"])
 
 
 @pytest.mark.conformance("CTL-18")
@@ -316,6 +316,8 @@ def test_a_success_before_the_cancellation_is_seen_is_told_as_cancelled_and_succ
     shop = other.app.actor(Shop, "s")
     shop.start("tea", "k")
     eventually("it runs", lambda: provider.now == 1)
+    # A renewal would learn of the cancellation.
+    running.runner.jobs.attempts.leases.stop()
     shop.stop("k")
     let_go.set()
     eventually("its actor hears of it", lambda: log(other.app) == ["cancelled after 1: succeeded"])

@@ -15,7 +15,8 @@ from nodes import eventually as eventually
 from akter import Actor, Akter, Attempt, Cancellation, DeadLetter, Job, NotApplied, Rejection, Retry, command
 from akter.testing import inspect
 
-LEASE = timedelta(seconds=3)
+LEASE = timedelta(seconds=30)
+"""As long as no stall of a busy machine: what ends a lease is `advance`."""
 BACKOFF = timedelta(seconds=1)
 
 
@@ -86,11 +87,12 @@ class Shop(Actor):
     """Asks for calls and keeps what it hears of them."""
 
     log: list[str] = []  # noqa: RUF012 - a state field's default is copied
-    work = Job(do, retry=Retry(attempts=2, base=1.0, cap=1.0), timeout=20.0, lease=3.0)
-    bare = Job(do, retry=Retry(attempts=2, base=1.0, cap=1.0), timeout=20.0, lease=3.0)
-    single = Job(do, retry=Retry(attempts=3, base=1.0, cap=1.0), timeout=20.0, lease=3.0, concurrency=1)
-    pair = Job(do, retry=Retry(attempts=3, base=1.0, cap=1.0), timeout=20.0, lease=3.0, concurrency=2)
-    brief = Job(do, retry=Retry(attempts=1), timeout=0.1, lease=3.0)
+    work = Job(do, retry=Retry(attempts=2, base=1.0, cap=1.0), timeout=20.0, lease=LEASE.total_seconds())
+    bare = Job(do, retry=Retry(attempts=2, base=1.0, cap=1.0), timeout=20.0, lease=LEASE.total_seconds())
+    single = Job(do, retry=Retry(attempts=3, base=1.0, cap=1.0), timeout=20.0, lease=LEASE.total_seconds(), concurrency=1)
+    pair = Job(do, retry=Retry(attempts=3, base=1.0, cap=1.0), timeout=20.0, lease=LEASE.total_seconds(), concurrency=2)
+    brief = Job(do, retry=Retry(attempts=1), timeout=0.1, lease=LEASE.total_seconds())
+    fleeting = Job(do, retry=Retry(attempts=3, base=1.0, cap=1.0), timeout=20.0, lease=3.0, concurrency=1)
 
     @command
     def start(self, what: str, key: str | None = None, job: str = "work") -> str:
@@ -140,6 +142,10 @@ class Shop(Actor):
     @single.on_success
     def one_done(self, result: str) -> None:
         self.log = [*self.log, f"one {result}"]
+
+    @fleeting.on_success
+    def fleeting_done(self, result: str) -> None:
+        self.log = [*self.log, f"fleeting {result}"]
 
     @pair.on_success
     def pair_done(self, result: str) -> None:
