@@ -29,6 +29,9 @@ Receive: TypeAlias = "Callable[[pq.abc.PGconn, list[pq.abc.PGresult]], bool]"
 _OK = frozenset({pq.ExecStatus.TUPLES_OK, pq.ExecStatus.COMMAND_OK})
 _DIALECT: Any = cast(Any, dialects.dialect)(paramstyle="numeric_dollar")
 _TICK = 0.2
+_PLANNED_FOR, _PLANNED_FOR_LONG = 64, 16_384
+"""How often a connection is used with its first plans, and then with any: they are made anew after 64 uses, 128, 256 and so on. PostgreSQL
+itself keeps a plan that reads a whole table, because it was empty, until the table is analyzed."""
 _NUL = "a text with a NUL cannot be stored"
 
 
@@ -89,13 +92,23 @@ class Lost(Exception):
 
 
 class Link:
-    """What is known of one physical connection: since when, whether a pooler stands between, and what was prepared on it."""
+    """What is known of one physical connection: since when, whether a pooler stands between, what was prepared on it, and how much
+    it was used."""
 
-    __slots__ = ("pooled", "prepared", "since")
+    __slots__ = ("_plan_at", "_uses", "pooled", "prepared", "since")
 
     def __init__(self, pooled: bool) -> None:
         self.pooled, self.since = pooled, time.monotonic()
         self.prepared: set[bytes] = set()
+        self._uses, self._plan_at = 0, _PLANNED_FOR
+
+    def use(self) -> bool:
+        """Count a use; whether what was prepared is to be planned anew before it: tables have grown, and statistics may be of before."""
+        self._uses += 1
+        if self._uses <= self._plan_at:
+            return False
+        self._plan_at = self._uses + min(self._uses, _PLANNED_FOR_LONG)
+        return not self.pooled
 
 
 def compile_core(statement: ClauseElement, schema: str) -> Compiled:

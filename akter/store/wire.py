@@ -17,7 +17,7 @@ from sqlalchemy import cast as sql_cast
 from akter import encoding
 from akter.errors import ConfigurationError, Unavailable
 from akter.store import failure
-from akter.store.flight import Compiled, Line, Link, Lost, Rows, StatementFailed, compile_core, fly, raw
+from akter.store.flight import Compiled, Line, Link, Lost, Rows, StatementFailed, compile_core, fly, raw, say
 
 _LINK = "akter_link"
 _PROBE = select(
@@ -77,6 +77,9 @@ class Wire:
                 if link.since >= statements.trusted_since and self.misuse is None:
                     self._link: Link = link
                     self._refuse_open_transaction(command_id)
+                    if link.use():
+                        with contextlib.suppress(StatementFailed):
+                            say(self._driver, b"DISCARD PLANS", 10.0)
                     return
             except Lost as lost:
                 if idle == 0:

@@ -12,6 +12,7 @@ import psycopg
 import pytest
 import sqlalchemy
 
+from akter import Actor, command
 from akter.identity import Address, address
 from akter.store import listing, log, reading
 from akter.store import turn as statements
@@ -20,6 +21,17 @@ from akter.store.rows import key, parameters
 from akter.store.turn import FENCE, Admitted
 
 BEGIN, COMMIT, ROLLBACK = (Line(raw(verb), {}) for verb in ("BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE", "COMMIT", "ROLLBACK"))
+
+
+class Counted(Actor):
+    """Counts."""
+
+    count: int = 0
+
+    @command
+    def add(self) -> int:
+        self.count += 1
+        return self.count
 
 
 class Client:
@@ -79,6 +91,14 @@ def client(akter_database: str, akter_schema: str) -> Iterator[Client]:
     made = Client(akter_database, akter_schema)
     with made.driver:
         yield made
+
+
+@pytest.fixture
+def narrow_engine(akter_database: str) -> Iterator[sqlalchemy.Engine]:
+    """An engine with a single connection."""
+    engine = sqlalchemy.create_engine(akter_database, pool_size=1, max_overflow=0)
+    yield engine
+    engine.dispose()
 
 
 @contextmanager
@@ -246,6 +266,66 @@ def test_the_statements_of_a_turn_find_their_rows_by_primary_key(client, beside,
         used = {node["Index Name"] for node in nodes if "Index Name" in node}
         used |= {index for node in nodes for index in node.get("Conflict Arbiter Indexes", ())}
         assert used == wanted[name], name
+
+
+@pytest.mark.parametrize("emptied", [False, True], ids=["new tables", "emptied tables"])
+@pytest.mark.parametrize("many", [False, True], ids=["one", "many"])
+def test_a_plan_made_while_the_tables_are_empty_finds_a_receipt_by_its_key(client, beside, many, emptied) -> None:
+    """Such a plan lives on. It read all receipts of an actor's type for each member of a group, until the table was analyzed."""
+    if emptied:
+        beside("VACUUM ANALYZE {akter}.actor_receipts")
+    client.driver.execute("SET plan_cache_mode = force_generic_plan")
+    client.driver.execute("SET enable_seqscan = off")
+    chosen = [address("actor", "default", "Stock", str(number)) for number in range(3 if many else 1)]
+    rows = [{**key(place), "command_id": "c", "ord": position} for position, place in enumerate(chosen)]
+    lines = [Line(client.compiled(statements.read, many), parameters("", rows, many))]
+    if not many:
+        lines.append(Line(client.compiled(reading.receipt_of), {**key(chosen[0]), "command_id": "c"}))
+    for line in lines:
+        used = {node["Index Name"] for node in _nodes(_explain(client, line)) if node.get("Relation Name") == "actor_receipts"}
+        assert used == {"actor_receipts_pkey"}
+
+
+@pytest.mark.parametrize("kind", ["custom", "generic"])
+def test_an_actor_type_that_statistics_do_not_know_is_found_by_its_key(client, beside, kind) -> None:
+    """Statistics of a large table are renewed after a tenth of it changed, and until then a new type seems to have no rows."""
+    _fill(beside)
+    client.driver.execute(f"SET plan_cache_mode = force_{kind}_plan")
+    place = address("actor", "default", "Young", "1")
+    read = Line(client.compiled(statements.read, False), {**key(place), "command_id": "c", "ord": 0})
+    asked = {"after": 0, "upto": 2, "names": ["Made"], "limit": 10}
+    events = Line(client.compiled(log.read), {**key(place), **asked})
+    used = {node["Index Name"] for line in (read, events) for node in _nodes(_explain(client, line)) if "Index Name" in node}
+    assert used == {"actor_generations_pkey", "actor_state_pkey", "actor_receipts_pkey", "actor_events_pkey"}
+
+
+def test_what_was_planned_for_empty_tables_is_planned_anew_once_they_have_grown(akter_app, narrow_engine, beside, monkeypatch) -> None:
+    """PostgreSQL keeps such a plan until the table is analyzed, which a busy or a careful server puts off."""
+    monkeypatch.setattr("akter.store.flight._PLANNED_FOR", 8)
+    app = akter_app(Counted, engine=narrow_engine)
+    beside("ALTER TABLE {akter}.actor_receipts SET (autovacuum_enabled = off)")
+    beside("VACUUM {akter}.actor_receipts")
+    counted = app.actor(Counted, "a")
+    for _ in range(7):
+        counted.add()
+    read = compile_core(statements.read(False), app.schema)
+    place = {**key(address("actor", "default", "Counted", "a")), "command_id": "c", "ord": 0}
+    asked = f"EXPLAIN EXECUTE {read.name.decode()}({', '.join(_literal(place[name]) for name in read.parameters)})"
+
+    def scan() -> str:
+        with narrow_engine.connect() as connection:
+            return next(str(line) for (line,) in connection.exec_driver_sql(asked) if " on actor_receipts" in line)
+
+    assert "Seq Scan" in scan()
+    identity = "bucket, routing_key, tenant_id, actor_type, actor_id"
+    beside(
+        f"INSERT INTO {{akter}}.actor_receipts ({identity}, command_id, command, payload_hash, caller_key, outcome, expires_at_ms, "
+        f"committed_at_ms) SELECT {identity}, 'x' || n, 'add', 'h', 'k', 'o', 0, 0 "
+        "FROM {akter}.actor_generations, generate_series(1, 20000) n"
+    )
+    for _ in range(8):
+        counted.add()
+    assert "Index Scan using actor_receipts_pkey" in scan()
 
 
 def test_a_page_of_actors_is_read_off_its_own_index_in_the_order_of_their_ids(client, beside) -> None:
