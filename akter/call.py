@@ -10,7 +10,7 @@ from akter.command import Command
 from akter.definition import Definition
 from akter.errors import CommandConflict, CommandExpired, InvalidCommandId, NotCreated, Unauthorized
 from akter.following import Acknowledged, Following
-from akter.identity import Address, CommandId, is_child_id
+from akter.identity import Address, CommandId, is_child_id, shown_id
 from akter.store.turn import Admitted
 from akter.watch import NO_HOP, NO_WATCH, Hop, Watch
 
@@ -55,7 +55,7 @@ class Call:
         # The hash of converted arguments is not the one that the code which wrote them made of them; the message's id is enough.
         if known is not self.command or (found.payload_hash != self.payload_hash and not self.converted):
             raise CommandConflict(
-                f"the command id {self.id!r} was used for {found.command} "
+                f"the command id {shown_id(self.id)!r} was used for {found.command} "
                 f"{'with other arguments' if known is self.command else f'and now for {self.command.name}'}: use a new id",
                 command_id=self.id,
             )

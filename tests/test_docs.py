@@ -9,7 +9,7 @@ import pytest
 
 ROOT = Path(__file__).parent.parent
 NAMED = re.compile(r"`(?:tests/)?([a-z_/0-9]+\.py)::(test_[a-z_0-9]+)`")
-PAGES = [*sorted(ROOT.glob("docs/*.md")), ROOT / "README.md"]
+PAGES = [*sorted(ROOT.glob("docs/*.md")), ROOT / "README.md", ROOT / "CONTRIBUTING.md"]
 MADE_BY_RUNNING = {"benchmarks/results/"}
 
 
@@ -27,6 +27,28 @@ def test_every_test_that_a_page_names_exists(page: Path) -> None:
 def test_every_file_that_a_page_names_exists(page: Path) -> None:
     named = re.findall(r"`((?:docs|examples|benchmarks|migrations|tests|akter)/[A-Za-z_/0-9.]+)`", page.read_text())
     assert [name for name in named if name not in MADE_BY_RUNNING and not (ROOT / name.rstrip("/")).exists()] == []
+
+
+def anchors(page: Path) -> set[str]:
+    """The names under which a page's headings can be reached."""
+    text = re.sub(r"^```.*?^```", "", page.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
+    headings = re.findall(r"^#+ (.*)$", text, re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_every_link_leads_to_a_page_and_a_heading(page: Path) -> None:
+    wrong: list[str] = []
+    for target, heading in re.findall(r"\]\((?!https?:)([^)#]*)(?:#([^)]*))?\)", page.read_text(encoding="utf-8")):
+        there = page.parent / target if target else page
+        if not there.exists() or (heading and heading not in anchors(there)):
+            wrong.append(f"{target}#{heading}")
+    assert wrong == []
+
+
+def test_the_readme_leads_to_every_page() -> None:
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert [page.name for page in sorted(ROOT.glob("docs/*.md")) if f"](docs/{page.name})" not in readme] == []
 
 
 def test_the_guarantees_name_tests_for_every_promise() -> None:

@@ -19,6 +19,8 @@ PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
 FOLDERS = {"akter": "akter", "migrations": "akter/migrations", "examples": "akter/examples"}
 """Each folder that is shipped, and where it is once installed."""
 
+TOP = ("pyproject.toml", "setup.cfg", "MANIFEST.in", "README.md", "LICENSE", "CHANGELOG.md", "CONTRIBUTING.md")
+
 KINDS = {".py", ".typed", ".mako", ".csv"}
 
 
@@ -37,9 +39,9 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A wheel that was built from a source distribution that was built from a copy without anything left over."""
     copy = tmp_path_factory.mktemp("copy") / "akter"
     copy.mkdir()
-    for name in ("pyproject.toml", "setup.cfg", "README.md", "LICENSE"):
+    for name in TOP:
         shutil.copy(ROOT / name, copy)
-    for name in FOLDERS:
+    for name in (*FOLDERS, "docs"):
         shutil.copytree(ROOT / name, copy / name, ignore=shutil.ignore_patterns("__pycache__"))
     out = tmp_path_factory.mktemp("built")
     run(sys.executable, "-m", "build", "--no-isolation", "--outdir", str(out), str(copy))
@@ -81,7 +83,8 @@ def test_the_source_distribution_has_every_file(built: Path) -> None:
     (source,) = built.glob("*.tar.gz")
     with tarfile.open(source) as archive:
         names = {name.partition("/")[2] for name in archive.getnames()}
-    assert {*shipped(), "pyproject.toml", "README.md", "LICENSE"} - names == set()
+    pages = {f"docs/{page.name}" for page in (ROOT / "docs").glob("*.md")}
+    assert {*shipped(), *pages, *TOP} - names == set()
 
 
 def test_the_wheel_says_what_it_is(built: Path) -> None:
