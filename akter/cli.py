@@ -108,6 +108,8 @@ class Target:
 def main(ctx: click.Context, url: str | None, schema: str) -> None:
     """Durable actors on PostgreSQL.
 
+    Without --url, the database is the one that AKTER_DATABASE_URL names, and without --schema, the schema that AKTER_SCHEMA names.
+
     Exit codes: 0 all is well, 1 refused or failed, 2 called wrongly.
     """
     ctx.obj = Target(url, schema)
@@ -122,7 +124,10 @@ def main(ctx: click.Context, url: str | None, schema: str) -> None:
 @click.option("--wait", default=60.0, show_default=True, type=Seconds(), metavar="SECONDS", help="How long to wait for another migration.")
 @click.pass_obj
 def migrate(target: Target, revision: str, checking: bool, offline: bool, wait: float) -> None:
-    """Create the akter schema, or bring it to REVISION (the newest)."""
+    """Create the akter schema, or bring it up to date.
+
+    To REVISION, when one is given.
+    """
     from akter import lines, schema
 
     if checking and offline:
@@ -166,7 +171,10 @@ def drop(target: Target, yes: bool) -> None:
 @click.option("--view", "views", multiple=True, metavar="NAME", help="Only this view, such as actors; may be said several times.")
 @click.pass_obj
 def grants(target: Target, role: str, reads: bool, views: tuple[str, ...]) -> None:
-    """Print the SQL that lets ROLE run the application and no more, or read the views; the schema's owner runs it."""
+    """Print the SQL that gives ROLE the rights it needs.
+
+    To run the application and no more, or to read the views. The schema's owner runs it.
+    """
     from akter import schema
 
     if reads or views:

@@ -21,7 +21,10 @@ _TENANT = click.option("--tenant", default=DEFAULT_TENANT, show_default=True, me
 @click.option("--json", "as_json", is_flag=True, help="JSON lines.")
 @click.pass_obj
 def actors(target: Target, kind: str, tenant: str, limit: int, after: str, as_json: bool) -> None:
-    """List the actors of the type KIND that were created, or whose state was written, in the order of their ids."""
+    """List the actors of the type KIND, by their ids.
+
+    An actor is listed once it was created, or its state was written.
+    """
     with operator_of(target) as operator:
         found = operator.actors(kind, tenant=tenant, after=after, limit=limit)
     columns = ("actor_id", "written", "events", "created", "lives")
@@ -44,7 +47,10 @@ def actor() -> None:
 @click.option("--yes", is_flag=True, help="Yes, its state is gone then.")
 @click.pass_obj
 def reset(target: Target, kind: str, id: str, tenant: str, by: str, why: str, yes: bool) -> None:
-    """Let the actor KIND ID begin again with its defaults; its receipts, events and schedules stay."""
+    """Let the actor KIND ID begin again with its defaults.
+
+    Its receipts, events and schedules stay.
+    """
     if not yes:
         raise click.ClickException("the state of a reset actor is gone: say --yes")
     with operator_of(target, by) as operator:
@@ -61,7 +67,10 @@ def reset(target: Target, kind: str, id: str, tenant: str, by: str, why: str, ye
 @click.option("--yes", is_flag=True, help="Yes, it is gone then, with what waits for it.")
 @click.pass_obj
 def delete(target: Target, kind: str, id: str, tenant: str, by: str, why: str, with_receipts: bool, yes: bool) -> None:
-    """Delete the actor KIND ID with its events, and what others asked of it."""
+    """Delete the actor KIND ID.
+
+    Its events go, too, and what others asked of it.
+    """
     if not yes:
         raise click.ClickException("a deleted actor is gone, with its events and what waits for it: say --yes")
     with operator_of(target, by) as operator:

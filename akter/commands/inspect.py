@@ -29,7 +29,10 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 @click.option("--json", "as_json", is_flag=True, help="One JSON object, with nothing cut short.")
 @click.pass_obj
 def inspect(target: Target, kind: str, id: str, tenant: str, limit: int, as_json: bool) -> None:
-    """Show what is stored of the actor KIND ID: its state, what happened to it, what it asked for and what waits for it."""
+    """Show everything that is stored of the actor KIND ID.
+
+    Its state, what happened to it, what it asked for and what waits for it.
+    """
     with operator_of(target) as operator:
         found = operator.life(kind, id, tenant=tenant, limit=limit)
     if as_json:

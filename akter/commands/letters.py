@@ -31,7 +31,7 @@ CHECKED = click.option("--provider-checked", is_flag=True, help="Yes, the provid
 
 @click.group()
 def letters() -> None:
-    """Look at dead letters, the jobs that gave up, and try them again or discard them."""
+    """Look at the jobs that gave up, and retry or discard them."""
 
 
 @letters.command(name="list")
@@ -42,7 +42,7 @@ def letters() -> None:
 def list_(
     target: Target, job_ids: tuple[str, ...], actor_type: str | None, job: str | None, ambiguous: bool | None, limit: int, as_json: bool
 ) -> None:
-    """List dead letters, the oldest first, or JOB_IDS alone."""
+    """List them, the oldest first, or JOB_IDS alone."""
     with operator_of(target) as operator:
         found = operator.letters.list(job_ids, actor_type=actor_type, job=job, ambiguous=ambiguous, limit=limit)
     columns = ("job_id", "actor_type", "actor_id", "job", "attempts", "ambiguous", "dead_ms", "cause")
@@ -56,7 +56,7 @@ def list_(
 @click.option("--json", "as_json", is_flag=True, help="As JSON.")
 @click.pass_obj
 def show_(target: Target, job_id: str, as_json: bool) -> None:
-    """Show the dead letter JOB_ID with its arguments and what to do about it."""
+    """Show the letter JOB_ID, and what to do about it."""
     with operator_of(target) as operator:
         found = operator.letters.list([job_id])
     if not found:
@@ -96,7 +96,10 @@ def retry(
     by: str,
     why: str,
 ) -> None:
-    """Make new jobs of the letters JOB_IDS, or of all that the options name, up to 1 000 at once."""
+    """Make new jobs of the letters JOB_IDS.
+
+    Or of all that the options name, up to 1 000 at once.
+    """
     _named(job_ids, actor_type, job, ambiguous)
     with operator_of(target, by) as operator:
         done = operator.letters.retry(
@@ -125,7 +128,10 @@ def discard(
     why: str,
     yes: bool,
 ) -> None:
-    """Delete the letters JOB_IDS, or all that the options name, up to 1 000 at once; audit rows keep them."""
+    """Delete the letters JOB_IDS; audit rows keep them.
+
+    Or all that the options name, up to 1 000 at once.
+    """
     _named(job_ids, actor_type, job, ambiguous)
     if not yes:
         raise click.ClickException("a discarded letter cannot be tried again: say --yes")

@@ -20,7 +20,7 @@ BY = click.option("--by", default=lambda: _login(), show_default="your login nam
 
 @click.group()
 def outbox() -> None:
-    """Look at messages and timers that wait, and discard or redirect one."""
+    """Look at what waits, and discard or redirect a message."""
 
 
 @outbox.command(name="list")
@@ -34,7 +34,7 @@ def outbox() -> None:
 def list_(
     target: Target, intent_id: str | None, reason: Reason | None, target_type: str | None, limit: int, after: str | None, as_json: bool
 ) -> None:
-    """List what waits, or INTENT_ID alone, and why it is not delivered yet."""
+    """List what waits, or INTENT_ID alone, and why."""
     with operator_of(target) as operator:
         found = operator.waiting(
             reason=reason, target_type=target_type, intent_id=intent_id, limit=limit, after=None if after is None else _cursor(after)
@@ -91,7 +91,10 @@ def redirect(
 @WHY
 @click.pass_obj
 def pause(target: Target, family: str, target_type: str, why: str) -> None:
-    """Let no runner claim work of FAMILY until it is resumed; what runs goes on."""
+    """Let no runner claim work of FAMILY until it is resumed.
+
+    What runs goes on.
+    """
     with operator_of(target) as operator:
         if target_type:
             _warn_of_stranger(operator, target_type)

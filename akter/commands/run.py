@@ -53,7 +53,9 @@ def run(
     label: str | None,
     allow_test_clock: bool,
 ) -> None:
-    """Run the relay of APP, given as module:attribute: an Akter, or a function that returns one.
+    """Run a runner for APP until a signal ends it.
+
+    APP is module:attribute, an Akter or a function that returns one.
 
     It works on the database of APP. The first TERM or INT, or a HUP, stops claiming and finishes what runs within the grace time; the
     second TERM or INT ends the wait and gives back what runs; the third ends the process. Exit codes: 0 all finished, 75 something still

@@ -63,7 +63,9 @@ def status(target: Target, as_json: bool) -> None:
 )
 @click.pass_obj
 def health(target: Target, label: str, silent: float, idle: float) -> None:
-    """Exit with 0 when a runner lives and looks for work, else with 1 and the reason.
+    """Say whether a runner lives and looks for work.
+
+    Exits with 0 when one does, else with 1 and the reason.
 
     It asks the database alone, so it needs nothing of your application.
     """
@@ -79,7 +81,10 @@ def health(target: Target, label: str, silent: float, idle: float) -> None:
 @click.option("--app", metavar="MODULE:ATTRIBUTE", help="Also ask whether the code of this application can read all that is stored.")
 @click.pass_obj
 def doctor(target: Target, as_json: bool, app: str | None) -> None:
-    """Name what is wrong and what to do; exit with 1 when there is something."""
+    """Name what is wrong and what to do about it.
+
+    Exits with 1 when there is something.
+    """
     code = None if app is None else load(app)
     with target.engine() as engine:
         found = Operator(engine, schema=target.schema).findings(code)

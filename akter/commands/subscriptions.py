@@ -11,7 +11,7 @@ from akter.commands.outbox import BY, WHY, operator_of
 
 @click.group()
 def subscriptions() -> None:
-    """Look at followers of events that are behind, and let one pass over an event that it cannot be told."""
+    """Look at followers that are behind, and help one on."""
 
 
 @subscriptions.command(name="list")
@@ -21,7 +21,10 @@ def subscriptions() -> None:
 @click.option("--json", "as_json", is_flag=True, help="JSON lines.")
 @click.pass_obj
 def list_(target: Target, attempts: int, subscriber_type: str | None, limit: int, as_json: bool) -> None:
-    """List who is behind, the one that is due longest first, and why."""
+    """List who is behind, and why.
+
+    The one that is due longest comes first.
+    """
     with operator_of(target) as operator:
         found = operator.lagging(limit=limit, attempts=attempts, subscriber_type=subscriber_type)
     columns = ("tenant", "source", "subscription", "subscriber_id", "reason", "delivered", "behind", "due_in_ms", "attempts", "last_error")
@@ -41,7 +44,10 @@ def list_(target: Target, attempts: int, subscriber_type: str | None, limit: int
 def skip(
     target: Target, source: str, subscription: str, subscriber_id: str, through: int, tenant: str, by: str, why: str, yes: bool
 ) -> None:
-    """Let SUBSCRIPTION (Type.name) pass over the events of SOURCE (Type/id) up to a cursor; SUBSCRIBER_ID is for those without `to`."""
+    """Let a follower pass over events that it cannot be told.
+
+    SOURCE (Type/id) is the actor whose events they are, SUBSCRIPTION (Type.name) what follows it; SUBSCRIBER_ID is for those without `to`.
+    """
     if not yes:
         raise click.ClickException("what is passed over is never told: say --yes")
     with operator_of(target, by) as operator:
@@ -56,7 +62,10 @@ def skip(
 @click.option("--yes", is_flag=True, help="Yes, nobody follows by it any more.")
 @click.pass_obj
 def forget(target: Target, subscription: str, by: str, why: str, yes: bool) -> None:
-    """Forget SUBSCRIPTION (Type.name), which left the code together with its type."""
+    """Forget a subscription that left the code with its type.
+
+    SUBSCRIPTION is Type.name.
+    """
     if not yes:
         raise click.ClickException("those that follow by it are told nothing more: say --yes")
     with operator_of(target, by) as operator:

@@ -15,7 +15,9 @@ from akter.runner.retention import Sweeper
 @click.argument("app")
 @click.option("--json", "as_json", is_flag=True, help="JSON lines.")
 def sweep(app: str, as_json: bool) -> None:
-    """Prune old receipts and events of the actors of APP, given as module:attribute, as its runners do every minute.
+    """Prune old receipts and events of the actors of APP.
+
+    Its runners do that every minute. APP is module:attribute, an Akter or a function that returns one.
 
     How long they are kept says APP. A TERM or INT ends it after the batch it is in; what was pruned until then stays pruned.
     """

@@ -52,7 +52,9 @@ COUNT = text("SELECT count(*) FROM akter.actor_receipts")
 @click.option("--seed", type=int, default=1, show_default=True, metavar="N", help="Which orders the provider treats badly.")
 @click.pass_context
 def demo(ctx: click.Context, file: Path, seed: int) -> None:
-    """Take 1 200 orders on a PostgreSQL of its own, charge them with a provider that does not always answer, kill a worker, and audit.
+    """Take orders, charge them, kill a worker, and audit.
+
+    On a PostgreSQL of its own: 1 200 orders, and a provider that does not always answer.
 
     Exits with 0 only if the audit finds nothing wrong.
     """

@@ -115,3 +115,12 @@ def test_a_command_of_another_module_is_imported_when_it_is_called(monkeypatch: 
 
 def test_python_dash_m_is_the_same_command(database: Any) -> None:
     assert database.akter("--version").out.startswith("akter, version ")
+
+
+def test_the_help_says_in_a_whole_sentence_what_each_command_does() -> None:
+    pages = {name: run(*name, "--help") for name in [(), ("actor",), ("letters",), ("outbox",), ("subscriptions",)]}
+    assert [page.exit_code for page in pages.values()] == [0] * len(pages)
+    for name, page in pages.items():
+        listed = page.output.split("Commands:\n")[1].splitlines()
+        assert [line for line in listed if not line.endswith(".") or line.endswith("...")] == [], name
+        assert len(listed) >= 2
