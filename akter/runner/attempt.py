@@ -80,6 +80,11 @@ class Run:
         return self.row.attempts >= self.known.job.retry.attempts
 
     @property
+    def suspect(self) -> bool:
+        """Whether it may be what ended the process that ran its last attempt: that one left no word."""
+        return self.row.was_running and self.row.running and self.known.job.isolation == "thread"
+
+    @property
     def starting(self) -> float:
         """Seconds that it may take, beside the function's own, until a process for it has started."""
         return STARTING if self.known.job.isolation == "process" else 0.0

@@ -137,6 +137,11 @@ class Attempts:
     def _count(self) -> None:
         self._lane.overdue = sum(run.begun and bool(run.over) and not run.returned for run in self._runs)
 
+    def holds(self, run: Run) -> bool:
+        """Whether it is neither settled nor given up."""
+        with self._lock:
+            return run in self._runs and not run.over
+
     def forget(self, runs: Iterable[Run]) -> None:
         """Hold them no more: they are settled, or were given back."""
         with self._lock:

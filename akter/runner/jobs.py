@@ -25,6 +25,7 @@ from akter.runner.family import Probe, Taken, taken_as
 from akter.runner.lane import Lane
 from akter.runner.reporter import Reporter
 from akter.runner.settler import Counts
+from akter.runner.suspects import Suspects
 from akter.store import attempt, failure, queue
 from akter.store.attempt import Claimed
 from akter.store.flight import Line, Row, StatementFailed
@@ -70,20 +71,22 @@ class Jobs:
         self.reporter = Reporter(engine, around, self.attempts, lane, self.counts, expect)
         # Those with a limit per actor are claimed in a transaction of their own.
         self.durable = self._plain is not None
+        self._suspects, self._expect = Suspects(self.attempts, expect), expect
         self._ready: deque[Run] = deque()
-        self._moved_at, self._stopping, self._turn = 0.0, False, False
+        self._moved_at, self._stopping, self._turn, self._room = 0.0, False, False, False
         self._quick: dict[tuple[str, str], int] = {}
 
     def claim(self, probe: Probe) -> Sequence[Line]:
         """The statements that claim attempts, and that look for groups with something due."""
         lines: list[Line] = []
+        self._room = self._suspects.room()
         if self._plain is not None:
             # In every other claim, half of the seats are left to jobs with a limit per actor.
             self._turn = not self._turn
             limit = probe.limit if self._capped is None or self._turn else probe.limit // 2
-            lines.append(self._line(attempt.claim, {**probe._asdict(), **self._plain, "limit": limit}))
+            lines.append(self._line(attempt.claim, {**probe._asdict(), **self._plain, "limit": limit, "suspects": self._room}))
         if self._capped is not None:
-            values = {**probe._asdict(), **self._capped}
+            values = {**probe._asdict(), **self._capped, "suspects": self._room}
             del values["limit"]
             lines.append(self._line(queue.due, values))
         return lines
@@ -110,7 +113,7 @@ class Jobs:
             return []
         rows = [{**group._asdict(), **self._limits(group), "ord": place} for place, group in enumerate(groups)]
         locks = [group.lock(self._around.statements.schema) for group in groups]
-        claim = self._line(queue.claim, {**parameters("group_", rows, True), "limit": limit})
+        claim = self._line(queue.claim, {**parameters("group_", rows, True), "limit": limit, "suspects": self._room})
         try:
             answer = wire.transact([self._line(queue.lock, {"locks": locks}), claim], _SECONDS)[1].rows
         except StatementFailed as failed:
@@ -123,7 +126,8 @@ class Jobs:
 
     def _limits(self, group: Group) -> dict[str, int]:
         job = self._known[group.actor_type, group.command].job
-        return {"cap": job.concurrency or 1, "most": job.retry.attempts, "lease_ms": round(job.lease * 1000)}
+        lease_ms, shared = round(job.lease * 1000), job.isolation == "thread"
+        return {"cap": job.concurrency or 1, "most": job.retry.attempts, "lease_ms": lease_ms, "shared": shared}
 
     def _line(self, statement: Any, values: dict[str, Any]) -> Line:
         return Line(self._around.statements.get(statement), values)
@@ -139,7 +143,12 @@ class Jobs:
         if self._stopping:
             self._give_back(begin)
             return
-        self.attempts.add(runs)
+        apart = [run for run in begin if run.suspect and not self._suspects.admit(run)]
+        if apart:
+            # Before any other begins: it may take the process with it.
+            self._give_back(apart)
+            begin = [run for run in begin if not run.given_back]
+        self.attempts.add(run for run in runs if not run.given_back)
         self._ready.extend(sorted(begin, key=lambda run: run.row.scheduled_at_ms))
         quick = sum(self._is_quick(run) for run in begin)
         self.lane.sharing = full and quick == len(rows)
@@ -203,9 +212,11 @@ class Jobs:
             if (found := self._run(run)) is not None:
                 ended.append(found)
             now = self._moved_at = time.monotonic()
-            if len(ended) >= _SHARE or now - since > _OFTEN:
+            if len(ended) >= _SHARE or now - since > _OFTEN or run.suspect:
                 self.reporter.put(ended)
                 ended, since = [], now
+            if run.suspect:
+                self._expect(0.0)
         self.reporter.put(ended)
 
     def _run(self, run: Run) -> Verdict | None:
@@ -255,6 +266,8 @@ class Jobs:
 
     def _give_up(self, run: Run, why: str) -> None:
         self.reporter.later(verdict.given_up(run, why))
+        if run.suspect:
+            self._expect(0.0)
 
     def _renew(self, runs: Sequence[Run]) -> dict[tuple[int, int, str], bool]:
         rows = [{**verdict.token(run), "lease_ms": round(run.lease * 1000)} for run in runs]
@@ -266,7 +279,7 @@ class Jobs:
         waiting = self.attempts.take_back(runs)
         if not waiting:
             return 0
-        rows = [{**verdict.token(run), "ambiguous": run.row.was_ambiguous, "last_error": run.row.was_error} for run in waiting]
+        rows = [{**verdict.token(run), **_before(run.row)} for run in waiting]
         try:
             ((released,),) = self._fly([self._line(attempt.release, parameters("free_", rows, True))], _SECONDS)[0]
         except AkterError as problem:
@@ -309,6 +322,10 @@ class Jobs:
         self.lane.close()
 
 
+def _before(row: Claimed) -> dict[str, Any]:
+    return {"ambiguous": row.was_ambiguous, "last_error": row.was_error, "running": row.was_running}
+
+
 def _arrays(jobs: Mapping[tuple[str, str], Known]) -> dict[str, Any] | None:
     if not jobs:
         return None
@@ -317,4 +334,5 @@ def _arrays(jobs: Mapping[tuple[str, str], Known]) -> dict[str, Any] | None:
         "job_names": [name for _, name in jobs],
         "job_attempts": [known.job.retry.attempts for known in jobs.values()],
         "job_leases": [round(known.job.lease * 1000) for known in jobs.values()],
+        "job_shared": [known.job.isolation == "thread" for known in jobs.values()],
     }

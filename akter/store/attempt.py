@@ -2,6 +2,9 @@
 
 `attempts` is its claim token: every later write about it names the number. A job that was cancelled, or has no attempt left, is claimed
 only to be settled; then nothing runs.
+
+A row that is due and still `running` has an attempt behind it that left no word: its process may have died of it, or of a neighbour's. A
+claim takes at most one of those (a suspect), so that they can be begun one after the other.
 """
 
 from __future__ import annotations
@@ -12,6 +15,7 @@ from typing import cast as cast_type
 from sqlalchemy import (
     ARRAY,
     BigInteger,
+    Boolean,
     Column,
     ColumnElement,
     Integer,
@@ -39,13 +43,15 @@ from akter.tables import outbox, pauses
 ATTEMPT = ("bucket", "routing_key", "intent_id", "attempts")
 """What names an attempt: the job's row, and the attempt's number."""
 
-_BEFORE = ("ambiguous", "last_error")
+BEFORE = ("ambiguous", "last_error", "running")
+"""What is kept of a row as it was before its claim, to give it back as if nobody had claimed it."""
+
 _ONE, _ZERO = literal_column("1", Integer()), literal_column("0", Integer())
 
 
 class Claimed(NamedTuple):
-    """One claimed job. `running`: an attempt begins; otherwise it is only to be settled. `was_ambiguous` and `was_error`: as they were
-    before. `found` and `deepest` as in `akter.store.claim.Claimed`."""
+    """One claimed job. `running`: an attempt begins; otherwise it is only to be settled. `was_ambiguous`, `was_error`, `was_running`: as
+    they were before. `found` and `deepest` as in `akter.store.claim.Claimed`."""
 
     found: int
     deepest: int
@@ -69,17 +75,20 @@ class Claimed(NamedTuple):
     scheduled_at_ms: int
     was_ambiguous: bool
     was_error: str | None
+    was_running: bool
 
 
 def claim() -> ExecutableReturnsRows:
     """Claim due jobs that have no limit per actor.
 
-    Parameters: those of a probe, and the jobs run here as parallel arrays: `job_types`, `job_names`, `job_attempts` (at most), and
-    `job_leases` in milliseconds.
+    Parameters: those of a probe, and the jobs run here as parallel arrays: `job_types`, `job_names`, `job_attempts` (at most),
+    `job_leases` in milliseconds, and `job_shared`, whether their functions run in the runner's own process. `suspects`: whether one may be
+    taken.
     """
     here = known()
     found = due(here)
-    claimed = lease(probing.locked(found, *_BEFORE), here)
+    first = select(found.c.intent_id).where(found.c.suspect).limit(_ONE).scalar_subquery()
+    claimed = lease(probing.locked(found, *BEFORE, only=or_(~found.c.suspect, found.c.intent_id == first)), here)
     counted = probing.counted(found)
     chosen: Select[Any] = cast_type(Any, select)(*counted.c, *claimed.c)
     # An attempt must be on disk before its function runs: lost, it would neither count nor be known to have perhaps acted.
@@ -89,8 +98,12 @@ def claim() -> ExecutableReturnsRows:
 
 
 def due(known: Any, *also: str) -> Any:
-    """Candidates among the due rows of the jobs that are known here; `also`: other columns of theirs."""
-    return probing.candidates("job", key() == func.any(probing.texts(known.c.key)), *also)
+    """Candidates among the due rows of the jobs that are known here; `also`: other columns of theirs. Suspects are seen when
+    the parameter `suspects` says so."""
+    mine = exists().where(known.c.key == key(), known.c.shared, outbox.c.attempts < known.c.most)
+    suspect = and_(outbox.c.running, outbox.c.cancelled_at_ms.is_(None), ~outbox.c.final_failure, mine)
+    wanted = and_(key() == func.any(probing.texts(known.c.key)), or_(~suspect, bindparam("suspects", type_=Boolean())))
+    return probing.candidates("job", wanted, *also, suspect.label("suspect"))
 
 
 def lease(locked: Any, known: Any) -> Any:
@@ -112,8 +125,8 @@ def lease(locked: Any, known: Any) -> Any:
         )
         .where(and_(*(outbox.c[name] == locked.c[name] for name in probing.KEY)), known.c.key == key())
         .returning(
-            *(outbox.c[name] for name in Claimed._fields[2:-2]),
-            *(locked.c[name].label(label) for name, label in zip(_BEFORE, Claimed._fields[-2:], strict=True)),
+            *(outbox.c[name] for name in Claimed._fields[2 : -len(BEFORE)]),
+            *(locked.c[name].label(label) for name, label in zip(BEFORE, Claimed._fields[-len(BEFORE) :], strict=True)),
         )
         .cte("claimed")
     )
@@ -122,12 +135,13 @@ def lease(locked: Any, known: Any) -> Any:
 def known() -> Any:
     """The jobs of the parameters: those that are run here and whose type nobody paused."""
     arrays = [bindparam(name, type_=ARRAY(kind)) for name, kind in _KNOWN]
-    columns: list[Any] = [Column("type", Text()), Column("name", Text()), Column("most", Integer()), Column("lease_ms", BigInteger())]
+    columns: list[Any] = [Column(name.removeprefix("job_"), kind) for name, kind in _KNOWN]
     given = func.unnest(*arrays).table_valued(*columns, name="given").render_derived()
-    mine = or_(pauses.c.target == literal_column("''"), pauses.c.target == given.c.type)
+    mine = or_(pauses.c.target == literal_column("''"), pauses.c.target == given.c["types"])
     paused = exists().where(pauses.c.family == literal_column("'jobs'"), mine)
-    joined = func.concat(given.c.type, literal_column("'/'"), given.c.name, type_=Text()).label("key")
-    return select(joined, given.c.most, given.c.lease_ms).where(~paused).cte("known")
+    joined = func.concat(given.c["types"], literal_column("'/'"), given.c.names, type_=Text()).label("key")
+    chosen = select(joined, given.c.attempts.label("most"), given.c.leases.label("lease_ms"), given.c.shared)
+    return chosen.where(~paused).cte("known")
 
 
 _KNOWN: tuple[tuple[str, Any], ...] = (
@@ -135,6 +149,7 @@ _KNOWN: tuple[tuple[str, Any], ...] = (
     ("job_names", Text()),
     ("job_attempts", Integer()),
     ("job_leases", BigInteger()),
+    ("job_shared", Boolean()),
 )
 
 
@@ -161,15 +176,13 @@ def renew() -> ExecutableReturnsRows:
 
 def release() -> ExecutableReturnsRows:
     """Take back attempts that were claimed and not begun: due at once, as if nobody had claimed them. Returns how many there were."""
-    rows = source("free_", (*ATTEMPT, "ambiguous", "last_error"), True)
+    rows = source("free_", (*ATTEMPT, *BEFORE), True)
     moved = (
         update(outbox)
         .values(
             due_at_ms=now_ms(),
             attempts=outbox.c.attempts - case((outbox.c.running, _ONE), else_=_ZERO),
-            running=false(),
-            ambiguous=rows.c.ambiguous,
-            last_error=rows.c.last_error,
+            **{name: rows.c[name] for name in BEFORE},
         )
         .where(held(rows))
         .returning(outbox.c.bucket)

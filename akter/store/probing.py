@@ -38,16 +38,18 @@ def texts(column: ColumnElement[str], *only: ColumnElement[bool]) -> Any:
     return func.coalesce(chosen, literal_column("'{}'::text[]"), type_=ARRAY(Text()))
 
 
-def candidates(kind: str, only: Any, *also: str) -> Any:
+def candidates(kind: str, only: Any, *also: Any) -> Any:
     """One index range per bucket, so the cost follows due rows of one kind, never future timers or other kinds. No locks.
 
+    `also`: other columns of the outbox by their names, or labelled expressions over it.
     A bucket gives `each` rows at most: else every claim would read a backlog many times over.
     """
     buckets = func.generate_series(bindparam("first", type_=Integer()), bindparam("last", type_=Integer()))
     each = buckets.table_valued(Column("bucket", Integer()), name="each").render_derived()
     # The filter stands inside the probe: due rows nobody here can take must not fill its limit.
+    wanted = [outbox.c[one] if isinstance(one, str) else one for one in (*KEY, *also)]
     due = (
-        select(*(outbox.c[name] for name in (*KEY, *also)), outbox.c.due_at_ms)
+        select(*wanted, outbox.c.due_at_ms)
         .where(
             outbox.c.bucket == each.c.bucket,
             outbox.c.kind == literal_column(f"'{kind}'"),
@@ -58,7 +60,7 @@ def candidates(kind: str, only: Any, *also: str) -> Any:
         .limit(bindparam("each", type_=Integer()))
         .lateral("due")
     )
-    chosen = select(*(due.c[name] for name in (*KEY, *also))).select_from(each.join(due, true()))
+    chosen = select(*(due.c[one.name] for one in wanted)).select_from(each.join(due, true()))
     return chosen.order_by(due.c.due_at_ms).limit(bindparam("probe", type_=Integer())).cte("candidates")
 
 
@@ -80,11 +82,11 @@ def next_due() -> ExecutableReturnsRows:
     return select(func.min(following.c.due_at_ms) - statement_ms()).select_from(each.join(given, true()).join(following, true()))
 
 
-def locked(candidates: Any, *also: str) -> Any:
+def locked(candidates: Any, *also: str, only: ColumnElement[bool] | None = None) -> Any:
     """The first `limit` candidates that are still due and that nobody else holds.
 
     They are looked up one by one, in their order, until there are enough: a join would let the planner read everything that is due,
-    and would lock rows that are not taken. `also`: columns wanted as they were before the claim.
+    and would lock rows that are not taken. `also`: columns wanted as they were before the claim. `only`: which candidates to look up.
     """
     row = (
         select(*(outbox.c[name] for name in (*KEY, *also)))
@@ -97,4 +99,6 @@ def locked(candidates: Any, *also: str) -> Any:
         .lateral("row")
     )
     chosen = select(*row.c).select_from(candidates.join(row, true()))
+    if only is not None:
+        chosen = chosen.where(only)
     return chosen.limit(bindparam("limit", type_=Integer())).cte("locked")

@@ -13,11 +13,13 @@ from typing import cast as cast_type
 from sqlalchemy import (
     ARRAY,
     BigInteger,
+    Boolean,
     Column,
     Integer,
     Text,
     and_,
     bindparam,
+    false,
     func,
     literal_column,
     not_,
@@ -35,6 +37,7 @@ from akter.store.rows import source
 from akter.tables import IDENTITY, outbox
 
 _GROUP = (*IDENTITY, "command")
+_NAMES = (*probing.KEY, *attempt.BEFORE)
 _MOST_WAITING = 1000
 """Rows of a full group that one claim moves out of the way."""
 
@@ -76,20 +79,24 @@ def lock() -> ExecutableReturnsRows:
 def claim() -> ExecutableReturnsRows:
     """Claim from groups whose locks are held: up to `limit` rows, each group's oldest first, no more than leave it within its limit.
 
-    Parameters: the groups as arrays with `cap`, `most` attempts and `lease_ms`. What a full group has left waits out of the probes' way.
+    Parameters: the groups as arrays with `cap`, `most` attempts, `lease_ms` and `shared`, and `suspects` as of `attempt.claim`. What a full
+    group has left waits out of the probes' way. A suspect that is not taken keeps its place.
     """
-    groups = source("group_", (*_GROUP, "cap", "most", "lease_ms", "ord"), True)
+    groups = source("group_", (*_GROUP, "cap", "most", "lease_ms", "shared", "ord"), True)
     busy = _busy(groups)
     live = select(busy.c.ord, func.count().label("live")).where(busy.c.due_at_ms > statement_ms()).group_by(busy.c.ord).cte("live")
     room = (groups.c.cap - func.coalesce(live.c.live, literal_column("0"))).label("room")
     ruled = select(groups, room).select_from(groups.outerjoin(live, live.c.ord == groups.c.ord)).cte("ruled")
-    chosen = _chosen(ruled, busy)
+    within = _within(ruled, busy)
+    first = select(within.c.intent_id).where(within.c.suspect, bindparam("suspects", type_=Boolean()))
+    eldest = first.order_by(within.c.ready_at_ms, within.c.intent_id).limit(literal_column("1")).scalar_subquery()
+    chosen = select(within).where(or_(~within.c.suspect, within.c.intent_id == eldest)).order_by(within.c.ready_at_ms)
     taken = chosen.limit(bindparam("limit", type_=Integer())).cte("taken")
     known = select(
         func.concat(ruled.c.actor_type, literal_column("'/'"), ruled.c.command, type_=Text()).label("key"), ruled.c.most, ruled.c.lease_ms
     ).distinct()
     claimed = attempt.lease(taken, known.cte("known"))
-    waiting = _waiting(ruled, taken)
+    waiting = _waiting(ruled, within, taken)
     counted = select(func.count(type_=Integer()).label("found"), literal_column("0", Integer()).label("deepest")).select_from(taken)
     sums = counted.subquery("counted")
     wanted: Select[Any] = cast_type(Any, select)(*sums.c, *claimed.c)
@@ -98,8 +105,9 @@ def claim() -> ExecutableReturnsRows:
 
 def _busy(groups: Any) -> Any:
     """The running rows of each group, once nobody else is writing them: a renewal that is under way counts."""
+    begins = and_(outbox.c.cancelled_at_ms.is_(None), ~outbox.c.final_failure, outbox.c.attempts < groups.c.most)
     row = (
-        select(*(outbox.c[name] for name in (*probing.KEY, "due_at_ms", "ready_at_ms", "ambiguous", "last_error")))
+        select(*(outbox.c[name] for name in (*_NAMES, "due_at_ms", "ready_at_ms")), and_(begins, groups.c.shared).label("suspect"))
         .where(_in(groups), outbox.c.running)
         .with_for_update()
         .lateral("row")
@@ -107,12 +115,12 @@ def _busy(groups: Any) -> Any:
     return select(*row.c, groups.c.ord).select_from(groups.join(row, true())).cte("busy")
 
 
-def _chosen(ruled: Any, busy: Any) -> Any:
-    """The rows to take: cancelled ones, which take no place, and the oldest of the others, as many as there is room for."""
-    names = (*probing.KEY, "ambiguous", "last_error")
+def _within(ruled: Any, busy: Any) -> Any:
+    """The rows that may be taken: cancelled ones, which take no place, and the oldest of the others, as many as there is room for."""
     ready = or_(outbox.c.due_at_ms <= statement_ms(), outbox.c.waiting)
     free = (
-        select(*(outbox.c[name] for name in (*names, "ready_at_ms")), outbox.c.cancelled_at_ms.is_not(None).label("cancelled"))
+        select(*(outbox.c[name] for name in (*_NAMES, "ready_at_ms")), false().label("suspect"))
+        .add_columns(outbox.c.cancelled_at_ms.is_not(None).label("cancelled"))
         .where(_in(ruled), not_(outbox.c.running), ready)
         .order_by(outbox.c.ready_at_ms, outbox.c.intent_id)
         .limit(ruled.c.room + literal_column("64"))
@@ -121,7 +129,7 @@ def _chosen(ruled: Any, busy: Any) -> Any:
     )
     queued = select(*free.c, ruled.c.ord, ruled.c.room).select_from(ruled.join(free, true()))
     over = (
-        select(*(busy.c[name] for name in (*names, "ready_at_ms")), literal_column("false"), ruled.c.ord, ruled.c.room)
+        select(*(busy.c[name] for name in (*_NAMES, "ready_at_ms", "suspect")), false(), ruled.c.ord, ruled.c.room)
         .select_from(busy.join(ruled, ruled.c.ord == busy.c.ord))
         .where(busy.c.due_at_ms <= statement_ms())
     )
@@ -129,11 +137,15 @@ def _chosen(ruled: Any, busy: Any) -> Any:
     place = func.row_number().over(partition_by=(rows.c.ord, rows.c.cancelled), order_by=(rows.c.ready_at_ms, rows.c.intent_id))
     ranked = select(*rows.c, place.label("place")).subquery("ranked")
     within = or_(ranked.c.cancelled, ranked.c.place <= ranked.c.room)
-    return select(*(ranked.c[name] for name in (*names, "ord", "cancelled"))).where(within).order_by(ranked.c.ready_at_ms)
+    return select(*(ranked.c[name] for name in (*_NAMES, "ready_at_ms", "suspect", "ord", "cancelled"))).where(within).cte("within")
 
 
-def _waiting(ruled: Any, taken: Any) -> Any:
-    begun = select(taken.c.ord, func.count().label("rows")).where(~taken.c.cancelled).group_by(taken.c.ord).subquery("begun")
+def _waiting(ruled: Any, within: Any, taken: Any) -> Any:
+    places = union_all(
+        select(taken.c.ord).where(~taken.c.cancelled),
+        select(within.c.ord).where(within.c.suspect, within.c.intent_id.not_in(select(taken.c.intent_id))),
+    ).subquery("places")
+    begun = select(places.c.ord, func.count().label("rows")).group_by(places.c.ord).subquery("begun")
     full = func.coalesce(begun.c["rows"], literal_column("0")) >= ruled.c.room
     row = (
         select(*(outbox.c[name] for name in probing.KEY))

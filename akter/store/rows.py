@@ -64,6 +64,8 @@ _TYPES: dict[str, TypeEngine[Any]] = {
     "lease_ms": BigInteger(),
     "cap": Integer(),
     "most": Integer(),
+    "shared": Boolean(),
+    "running": Boolean(),
     "ambiguous": Boolean(),
     "final": Boolean(),
     "capped": Boolean(),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 
 from akter import Attempt, NotApplied
 
@@ -19,3 +20,26 @@ def charge_card(attempt: Attempt, journal: str, how: str) -> str:
     if how == "kill":
         os.kill(os.getpid(), signal.SIGKILL)
     return f"charge {how}"
+
+
+def meet(attempt: Attempt, journal: str, how: str, guests: int) -> str:
+    """In their first attempt all wait for each other; then one ends the process while the others are still there."""
+    with open(journal, "a", encoding="utf-8") as file:
+        file.write(f"{attempt.number} {attempt.job_id}\n")
+    if attempt.number == 1:
+        wait_for(journal, guests)
+    if how == "exit":
+        os._exit(7)
+    if attempt.number == 1:
+        time.sleep(60)
+    return f"met {how}"
+
+
+def wait_for(journal: str, lines: int) -> None:
+    """Wait until so many calls have left their line."""
+    end = time.monotonic() + 60
+    while time.monotonic() < end:
+        with open(journal, encoding="utf-8") as file:
+            if len(file.readlines()) >= lines:
+                return
+        time.sleep(0.01)

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from charging import charge_card
+from charging import charge_card, meet
 
 from akter import Actor, Akter, AkterError, Cancellation, DeadLetter, Job, Retry, command
 from akter.runner import Runner
@@ -25,6 +25,11 @@ class Till(Actor):
     log: list[str] = []  # noqa: RUF012 - a state field's default is copied
     charge = Job(charge_card, retry=Retry(attempts=3, base=1.0, cap=2.0))
     apart = Job(charge_card, retry=Retry(attempts=2, base=0.05, cap=0.05), isolation="process")
+    meeting = Job(meet, retry=Retry(attempts=2, base=0.05, cap=0.05))
+
+    @command
+    def begin_meeting(self, journal: str, how: str, guests: int) -> None:
+        self.enqueue(self.meeting, journal, how, guests)
 
     @command
     def begin(self, journal: str, how: str) -> str:
@@ -49,6 +54,10 @@ class Till(Actor):
     @charge.on_cancelled
     def cancelled(self, told: Cancellation) -> None:
         self.log = [*self.log, f"cancelled after {told.attempts}: {told.outcome}"]
+
+    @meeting.on_success
+    def met(self, said: str) -> None:
+        self.log = [*self.log, said]
 
     @apart.on_success
     def apart_charged(self, said: str) -> None:
@@ -203,6 +212,32 @@ def test_a_job_in_a_process_of_its_own_tells_its_result_and_what_it_refused(plac
     place.till.begin_apart(str(place._journal), "declined")
     settle(place.app)
     assert place.letters == [("declined", 1, False)]
+
+
+@pytest.mark.parametrize("poisons", [1, 2])
+def test_a_job_that_kills_its_process_costs_each_neighbour_one_attempt_and_no_more(place: Place, poisons: int) -> None:
+    guests = [place.app.actor(Till, f"n{number}") for number in range(5)]
+    poison = [place.app.actor(Till, f"p{number}") for number in range(poisons)]
+    for till in [*guests, *poison]:
+        till.begin_meeting(str(place._journal), "exit" if till in poison else "x", len(guests) + poisons)
+    deaths = 0
+    while True:
+        with child(work, *place.where) as process:
+            try:
+                process.wait(240.0)
+                break
+            except AkterError as problem:
+                assert "ended with status 7" in str(problem)
+                deaths += 1
+                advance(place.app, MINUTES)
+    # All of them once, and then each poison by itself.
+    assert deaths == 1 + poisons
+    found = [inspect(place.app, till) for till in guests]
+    assert [one.state and one.state["log"] for one in found] == [["met x"]] * 5
+    assert [one.dead_letters for one in found] == [()] * 5
+    for till in poison:
+        (letter,) = inspect(place.app, till).dead_letters
+        assert (letter["attempts"], letter["ambiguous"]) == (2, True)
 
 
 def test_a_process_that_ends_while_jobs_wait_gives_them_back(place: Place, until: Callable[..., None]) -> None:
