@@ -173,7 +173,7 @@ class Akter(Looking):
         self._joining.join()
         sent = within.message(self, intent.AT_ONCE, command, args, dict(kwargs))
         within.write_alone(self.engine, self._statements, sent, self.limits.execution, self.limits.delivery)
-        self.wakes()
+        self.wakes(0, [sent.named])
         self.telemetry.staged("intent")
         return sent.id
 

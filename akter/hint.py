@@ -20,6 +20,7 @@ import psycopg
 from sqlalchemy import Engine
 
 from akter.errors import AkterError
+from akter.named import Gathered, Named, said
 from akter.store import apart
 from akter.store.flight import Lost, StatementFailed, say
 from akter.store.wire import Statements
@@ -40,18 +41,18 @@ class Wakes:
     def __init__(self, engine: Engine, statements: Statements, hint: bool) -> None:
         self._engine, self._statements, self._hint = engine, statements, hint
         self.me = str(uuid.uuid4())
-        self._local: list[Callable[[], None]] = []
+        self._local: list[tuple[Callable[[], None], Callable[[Sequence[Named]], None] | None]] = []
         self._told: list[Callable[[Sequence[str]], None]] = []
         self._expecting: list[Callable[[float], None]] = []
-        self._due, self._closed, self._pending = threading.Event(), False, False
+        self._due, self._closed, self._pending = threading.Event(), False, Gathered()
         self._moment = self._last_moment = _NEVER
         self._thread: threading.Thread | None = None
         self._lock, self._rest = threading.Lock(), threading.Event()
 
-    def add(self, wake: Callable[[], None]) -> None:
-        """Wake a runner of this process too."""
+    def add(self, wake: Callable[[], None], named: Callable[[Sequence[Named]], None] | None = None) -> None:
+        """Wake a runner of this process too; `named` is called instead where the rows that are due are known."""
         with self._lock:
-            self._local = [*self._local, wake]
+            self._local = [*self._local, (wake, named)]
 
     def expect(self, later: Callable[[float], None]) -> None:
         """Tell a runner of this process in how many seconds something is due."""
@@ -66,7 +67,7 @@ class Wakes:
     def remove(self, *told: Callable[..., None]) -> None:
         """Wake that runner, or tell it, no more."""
         with self._lock:
-            self._local = [known for known in self._local if known not in told]
+            self._local = [known for known in self._local if known[0] not in told]
             self._told = [known for known in self._told if known not in told]
             self._expecting = [known for known in self._expecting if known not in told]
 
@@ -75,19 +76,28 @@ class Wakes:
         for told in self._told:
             told(ids)
 
-    def __call__(self, after_ms: int = 0) -> None:
-        """Something is due now, or `after_ms` milliseconds from now, which is of interest to the runners of this process only."""
+    def __call__(self, after_ms: int = 0, rows: Sequence[Named] = ()) -> None:
+        """Something is due now, these `rows` and nothing else if there are any; or `after_ms` milliseconds from now.
+
+        The latter is of interest to the runners of this process only.
+        """
         if after_ms > 0:
             for later in self._expecting:
                 later(after_ms / 1000)
             return
-        for wake in self._local:
-            wake()
+        self._wake(rows)
         if self._hint:
-            self._pending = True
+            self._pending.add(rows)
             self._due.set()
             if self._thread is None:
                 self._start()
+
+    def _wake(self, rows: Sequence[Named] = ()) -> None:
+        for wake, named in self._local:
+            if rows and named is not None:
+                named(rows)
+            else:
+                wake()
 
     def soon(self) -> None:
         """Something will be due a moment from now: the application's transaction is about to commit."""
@@ -109,7 +119,8 @@ class Wakes:
         """Send what is pending and end the thread."""
         with self._lock:
             thread, self._closed = self._thread, True
-            self._pending |= self._moment is not _NEVER
+            if self._moment is not _NEVER:
+                self._pending.add()
             self._moment = _NEVER
         self._due.set()
         self._rest.set()
@@ -118,22 +129,21 @@ class Wakes:
 
     def _run(self) -> None:
         connection: psycopg.Connection[Any] | None = None
-        hint = apart.hint(self._statements.schema, self.me)
-        while not self._closed or self._pending:
+        while not self._closed or self._pending.some:
             self._due.wait(max(0.0, min(60.0, self._moment - time.monotonic())))
             self._due.clear()
             if self._moment_came():
-                for wake in self._local:
-                    wake()
-            elif not self._pending:
+                self._wake()
+                self._pending.add()
+            elif not self._pending.some:
                 continue
-            self._pending = False
+            rows = self._pending.take()
             if not self._hint:
                 continue
             try:
                 if connection is None or connection.closed:
                     connection = apart.connect(self._engine)
-                say(connection, hint, 5.0)
+                say(connection, apart.hint(self._statements.schema, said(self.me, rows)), 5.0)
             except (AkterError, Lost, StatementFailed, psycopg.Error) as problem:
                 logger.info("hint.failed", extra={"akter_reason": str(problem)[:200]})
                 if connection is not None:

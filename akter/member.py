@@ -19,6 +19,7 @@ from akter.fault import Faults
 from akter.followers import Followers
 from akter.identity import CommandId, shown_id
 from akter.intent import Emit, Enqueue, Follow, Request, Send
+from akter.named import MOST, Named
 from akter.planting import Planted, Planting
 from akter.rejection import Rejection
 from akter.sql import OwnSql
@@ -259,6 +260,16 @@ class Member:
                 kind = "intent" if isinstance(request, Send) else "job"
                 staged[kind] = staged.get(kind, 0) + 1
         self.call.watch.committed(self.refused, staged)
+
+    def named(self, now_ms: int) -> list[Named] | None:
+        """The messages that are due at once; None when there is something else, too, or more than are worth naming."""
+        asked = () if self.refused else self.capability.requests
+        due = [(id, request) for id, request in asked if (ms := _due_in_ms(request, now_ms)) is not None and ms <= 0]
+        if len(due) > MOST:
+            return None
+        where = self.call.address
+        rows = [Named(where.bucket, where.routing_key, id, request.target.actor_type) for id, request in due if isinstance(request, Send)]
+        return rows if len(rows) == len(due) else None
 
     def due_from(self, now_ms: int) -> int | None:
         """In how many milliseconds the first thing that the handler asked for is due, not positive when at once; None when nothing is."""

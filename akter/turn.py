@@ -16,6 +16,7 @@ from akter.capability import left
 from akter.errors import AkterError, Defect, OutcomeUnknown, Unavailable
 from akter.following import Cursor
 from akter.member import Member, Surroundings
+from akter.named import Named
 from akter.pace import Pace
 from akter.sql import BACK_TO_SAVEPOINT, OwnSql
 from akter.store import applied, failure, outbox, plans
@@ -195,10 +196,11 @@ class Turn:
             planting.saw(missing)
         now_ms = self.now_ms
         soonest = [due for member in members if (due := member.due_from(now_ms)) is not None]
-        if staging.followed(lines, answers):
+        if followed := staging.followed(lines, answers):
             soonest.append(0)
         if soonest:
-            self._around.wake(min(soonest))
+            after_ms = min(soonest)
+            self._around.wake(after_ms, _named(members, now_ms) if after_ms <= 0 and not followed else ())
         if any(member.capability.requests for member in members):
             self._tell(lines, answers)
         return int(answers[-1].rows[0][0]) if watched else first.found.now_ms
@@ -244,6 +246,16 @@ class Turn:
             "lock_timeout": f"{max(1, min(rest, int(self._around.lock * 1000)))}ms",
             "idle_in_transaction_session_timeout": f"{rest + 1000}ms",
         }
+
+
+def _named(members: Sequence[Member], now_ms: int) -> list[Named]:
+    """The messages that these leave due at once, when they leave nothing else; otherwise none."""
+    rows: list[Named] = []
+    for member in members:
+        if (found := member.named(now_ms)) is None:
+            return []
+        rows += found
+    return rows
 
 
 def _refused(call: Call, error: Any, schema: str) -> AkterError:

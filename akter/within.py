@@ -26,6 +26,7 @@ from akter.identity import address, is_child_id
 from akter.intent import Later, When
 from akter.job import Job
 from akter.lent import Lent, alone, check, idle, together
+from akter.named import MOST, Named
 from akter.store import failure, outside
 from akter.store.flight import Line, Lost, StatementFailed
 from akter.store.outside import Statement
@@ -63,6 +64,11 @@ class Message(NamedTuple):
     id: str
     command: Command
     arguments: Any
+
+    @property
+    def named(self) -> Named:
+        """What a wake-up names."""
+        return Named(self.row["bucket"], self.row["routing_key"], self.row["intent_id"], self.row["target_type"])
 
 
 def message(door: Door, when: When, command: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Message:
@@ -210,7 +216,7 @@ class Staging:
             # By then it is committed, or the runner finds nothing.
             self._door.wakes(after_ms)
         elif idle(driver):
-            self._door.wakes()
+            self._door.wakes(0, [sent.named for sent in messages] if len(messages) <= MOST else ())
         else:
             lent.after_commit(self._door.wakes)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, Protocol
 
+from akter.named import Named
 from akter.runner.lane import Lane
 from akter.store.flight import Line, Row
 from akter.store.wire import Wire
@@ -30,7 +31,12 @@ class Taken(NamedTuple):
 
 def leased(probe: Probe, lease: float, max_backoff: float) -> dict[str, int]:
     """The parameters of a claim that leases rows for so many seconds, and those that failed before for longer."""
-    return {**probe._asdict(), "lease_ms": round(lease * 1000), "max_backoff_ms": round(max_backoff * 1000)}
+    return {**probe._asdict(), **waits(lease, max_backoff)}
+
+
+def waits(lease: float, max_backoff: float) -> dict[str, int]:
+    """The parameters of a claim that say how long rows are leased."""
+    return {"lease_ms": round(lease * 1000), "max_backoff_ms": round(max_backoff * 1000)}
 
 
 def taken_as(kind: Callable[..., Any], answer: Sequence[Row], first: int = 0) -> Taken:
@@ -74,4 +80,16 @@ class Family(Protocol):
 
     def close(self) -> None:
         """End the lane's threads when what they do is done."""
+        ...
+
+
+class Messages(Family, Protocol):
+    """The family whose rows may be named by whoever wrote them."""
+
+    def serves(self, target_type: str) -> bool:
+        """Whether messages for this type are delivered here."""
+        ...
+
+    def claim_named(self, rows: Sequence[Named]) -> Line:
+        """The statement that claims these messages and no others, and returns what it took."""
         ...

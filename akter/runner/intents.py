@@ -11,7 +11,8 @@ from itertools import chain
 
 from akter.definition import Definition
 from akter.errors import AkterError, Unavailable
-from akter.runner.family import Probe, Taken, leased, taken_as
+from akter.named import Named
+from akter.runner.family import Probe, Taken, leased, taken_as, waits
 from akter.runner.grouping import Unit, plan
 from akter.runner.intent import Deliverer
 from akter.runner.lane import Lane
@@ -22,6 +23,8 @@ from akter.runner.tick import Ticks
 from akter.store import claim
 from akter.store.claim import Claimed
 from akter.store.flight import Line, Row
+from akter.store.probing import KEY
+from akter.store.rows import parameters
 from akter.store.wire import Statements, Wire
 
 logger = logging.getLogger("akter.relay")
@@ -55,6 +58,19 @@ class Intents:
         """The statement that claims messages."""
         values = leased(probe, self._lease, self._settings.max_backoff)
         return [Line(self._statements.get(claim.intents), {**values, "served": list(self._actors)})]
+
+    def serves(self, target_type: str) -> bool:
+        """Whether messages for this type are delivered here."""
+        return target_type in self._actors
+
+    def claim_named(self, rows: Sequence[Named]) -> Line:
+        """The statement that claims these messages and no others, and returns what it took."""
+        values = {
+            **parameters("named_", [{name: getattr(row, name) for name in KEY} for row in rows], True),
+            **{"limit": len(rows), "served": list(self._actors)},
+            **waits(self._lease, self._settings.max_backoff),
+        }
+        return Line(self._statements.get(claim.named), values)
 
     def taken(self, answers: Sequence[Sequence[Row]], probe: Probe, wire: Wire) -> Taken:
         """What the statement took."""

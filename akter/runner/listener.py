@@ -8,7 +8,7 @@ import selectors
 import socket
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import psycopg
@@ -16,6 +16,7 @@ from psycopg import sql
 from sqlalchemy import Engine
 
 from akter.errors import Unavailable
+from akter.named import Named, heard
 from akter.runner.loop import Loop
 from akter.store import apart
 from akter.store.flight import Lost, StatementFailed, say
@@ -34,11 +35,11 @@ _POOLED = 300.0
 class Listener:
     """The thread `akter-listen` on a connection of its own; it connects again when that is lost or says nothing."""
 
-    def __init__(self, engine: Engine, statements: Statements, wake: Callable[[], None], ours: str = "") -> None:
+    def __init__(self, engine: Engine, statements: Statements, wake: Callable[[Sequence[Named]], None], ours: str = "") -> None:
         self._engine, self._statements, self._wake = engine, statements, wake
         self._channel, self._me = apart.channel(statements.schema), str(uuid.uuid4())
         self._connection: psycopg.Connection[Any] | None = None
-        self._own = {self._me.encode(), ours.encode()}
+        self._own = {self._me, ours}
         self._either = selectors.DefaultSelector()
         self._heard = self._asked = 0.0
         self._nudged, self._nudge = socket.socketpair()
@@ -71,7 +72,7 @@ class Listener:
             self._either.register(self._nudged, selectors.EVENT_READ)
             self._heard, self._asked, self.connected_once = time.monotonic(), 0.0, True
             # Whatever was said while nobody listened is due already.
-            self._wake()
+            self._wake(())
         self._either.select(_TICK)
         self._hear(connection)
         self._check(connection)
@@ -83,9 +84,10 @@ class Listener:
         pgconn.consume_input()
         while (said := pgconn.notifies()) is not None:
             self._heard, self._asked = time.monotonic(), 0.0
+            who, rows = heard(said.extra.decode(errors="replace"))
             # What this process says itself woke its runner before it was said.
-            if said.extra not in self._own:
-                self._wake()
+            if who not in self._own:
+                self._wake(rows)
 
     def _check(self, connection: psycopg.Connection[Any]) -> None:
         now = time.monotonic()

@@ -11,7 +11,7 @@ import threading
 import time
 import uuid
 import weakref
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -24,6 +24,7 @@ from akter.app import Akter
 from akter.errors import AkterError, ConfigurationError
 from akter.identity import shown_id
 from akter.limits import seconds as checked
+from akter.named import Named
 from akter.runner import deploying, following
 from akter.runner.family import Family
 from akter.runner.intent import Deliverer
@@ -51,7 +52,6 @@ _KIND = {family: kind for kind, family in backlog.FAMILY.items()}
 _JOBS_TOGETHER = 128
 _LAST = 1.0
 """Seconds that functions of jobs have after they were told to stop."""
-
 _PATIENCE = 5.0
 
 
@@ -102,7 +102,7 @@ class Runner:
         self.jobs = self._jobs() if with_jobs else None
         followed = following.families(app, self._engine, settler, self.settings, telling, self.lease, self.wake)
         families: list[Family] = [intents, *([self.jobs] if self.jobs is not None else []), *followed]
-        self.relay = Relay(self._engine, around.statements, families, self.settings)
+        self.relay = Relay(self._engine, around.statements, intents, families, self.settings)
         self._overdue = Overdue(self._deliverer.held, self._lane, settler, self.label)
         self._loop = Loop("akter-relay", self.relay.wait)
         self._presence, self._sampler = Loop("akter-heartbeat", self._beat), Sampler(app.telemetry, self.incarnation_id)
@@ -132,7 +132,7 @@ class Runner:
                 return self
             self._plant()
             self._started_at = time.monotonic()
-            self.app.wakes.add(self.wake)
+            self.app.wakes.add(self.wake, self.wake)
             self.app.wakes.expect(self.expect)
             if self.jobs is not None:
                 self.app.wakes.tell(self.jobs.cancelled)
@@ -145,9 +145,10 @@ class Runner:
         logger.info("runner.started", extra={"akter_runner": self.incarnation_id, "akter_label": self.label})
         return self
 
-    def wake(self) -> None:
-        """Look for due work now."""
-        self._loop.wake()
+    def wake(self, rows: Sequence[Named] = ()) -> None:
+        """Look for due work now: for these messages, or for everything."""
+        if self.relay.ask(rows):
+            self._loop.wake()
 
     def expect(self, seconds: float) -> None:
         """Look for due work in so many seconds, at the latest."""

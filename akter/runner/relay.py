@@ -16,12 +16,14 @@ from typing import Any
 from sqlalchemy import Engine
 
 from akter.errors import AkterError
-from akter.runner.family import Family, Probe
+from akter.named import Gathered, Named
+from akter.runner.family import Family, Messages, Probe
 from akter.runner.lane import PATIENCE
 from akter.runner.settings import Settings
 from akter.runner.timers import Timers
 from akter.store import plans, probing
 from akter.store.backlog import KIND
+from akter.store.claim import Claimed
 from akter.store.flight import Line
 from akter.store.wire import Statements, Wire
 
@@ -29,6 +31,7 @@ DRAIN_ROUNDS = 100
 """Rounds after which a drain whose deliveries keep asking for more is taken for a loop."""
 
 _SECONDS = 30.0
+_NEVER = float("inf")
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,15 +67,55 @@ class _Share:
 class Relay:
     """Passes over the outbox for some families."""
 
-    def __init__(self, engine: Engine, statements: Statements, families: Sequence[Family], settings: Settings) -> None:
-        self._engine, self._statements = engine, statements
+    def __init__(self, engine: Engine, statements: Statements, messages: Messages, families: Sequence[Family], settings: Settings) -> None:
+        self._engine, self._statements, self._messages = engine, statements, messages
         self.families, self._settings = families, settings
+        self.wanted, self._look_by = Gathered(), -_NEVER
         self._lock, self._stopping = threading.Lock(), False
         self._first = 0
         self.timers = Timers(settings.poll)
 
+    def ask(self, rows: Sequence[Named] = ()) -> bool:
+        """Let the next pass look for these messages, or for everything; returns whether there is something to look for here."""
+        mine = [row for row in rows if self._messages.serves(row.target_type)]
+        if rows and not mine:
+            return False
+        self.wanted.add(mine)
+        return True
+
     def wait(self) -> float:
         """Do one pass, and say how long to wait for the next; what the relay's loop runs."""
+        rows = self.wanted.take()
+        if not (rows and self._only_these(rows)):
+            self._look_by = -_NEVER
+            self._look_by = time.monotonic() + self._look()
+        return max(0.0, self._look_by - time.monotonic())
+
+    def _only_these(self, rows: Sequence[Named]) -> bool:
+        """Claim rows that were named; returns whether that was all there is to do now.
+
+        It puts no look at everything off, and where more is known to be due than there are seats, the oldest comes first.
+        """
+        lane = self._messages.lane
+        if lane.more or self.timers.came() or time.monotonic() >= self._look_by:
+            return False
+        with self._lock:
+            if self._stopping or len(rows) > min(lane.free(), lane.idle_threads()):
+                return False
+            sent = time.monotonic()
+            lines = [Line(self._statements.get(plans.generic_and_soon, False), {}), self._messages.claim_named(rows)]
+            try:
+                with Wire(self._engine, self._statements) as wire, wire.answering():
+                    claimed = [Claimed(*row) for row in wire.transact(lines, _SECONDS)[1].rows]
+            except BaseException:
+                self.wanted.add()
+                raise
+            if claimed:
+                self._messages.start(claimed, sent, full=False)
+        return True
+
+    def _look(self) -> float:
+        """Do a pass over whatever is due; returns the seconds until the next one."""
         came = self.timers.came()
         done = self.run_pass()
         if came and done.asked:

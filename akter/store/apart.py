@@ -33,7 +33,7 @@ def channel(schema: str) -> str:
 
 
 def notify() -> ExecutableReturnsRows:
-    """Tell the others; a hint carries only who says it, because the rows say what is due."""
+    """Tell the others; a hint says no more than who says it and, at most, which rows, because the rows say what is due."""
     return select(func.pg_notify(bindparam("channel", type_=Text()), bindparam("said", type_=Text())).label("told"))
 
 

@@ -14,6 +14,7 @@ from sqlalchemy.sql.selectable import ExecutableReturnsRows, Select
 
 from akter.store import probing
 from akter.store.clock import statement_ms
+from akter.store.rows import source
 from akter.tables import outbox
 
 
@@ -62,24 +63,42 @@ def control() -> ExecutableReturnsRows:
     return _claim("control", "control")
 
 
+def named() -> ExecutableReturnsRows:
+    """Claim those of some messages that a claim of everything could take, too: due, held by nobody, for types served here and not paused.
+
+    Parameters: the messages' keys as arrays, `named_bucket`, `named_routing_key` and `named_intent_id`, their number as `limit`, and
+    `served`, `lease_ms` and `max_backoff_ms` as of `intents`. It returns what it took, `found` and `deepest` being 0.
+    """
+    here = outbox.c.target_type == func.any(probing.served("intents"))
+    # Like its due time, a row's kind is of no use for an index here.
+    message = outbox.c.kind.concat(literal_column("''")) == literal_column("'intent'")
+    claimed = _lease(probing.locked(source("named_", probing.KEY, True), still=(message, here)))
+    none: ColumnElement[int] = literal_column("0", Integer())
+    return select(none.label("found"), none.label("deepest"), *claimed.c)
+
+
 def _claim(family: str, kind: str) -> ExecutableReturnsRows:
     served = probing.served(family)
     found = probing.candidates(kind, outbox.c.target_type == func.any(served))
-    locked = probing.locked(found)
+    claimed = _lease(probing.locked(found))
+    counted = probing.counted(found)
+    wanted: Select[Any] = cast_type(Any, select)(*counted.c, *claimed.c)
+    return wanted.select_from(counted.outerjoin(claimed, true()))
+
+
+def _lease(locked: Any) -> Any:
+    """Move locked rows past their lease."""
     exponent = func.least(outbox.c.attempts, literal_column("31"), type_=Integer())
     doubled: ColumnElement[float] = func.power(literal_column("2.0"), exponent, type_=Float()) * literal_column("1000")
     waited = func.least(doubled, bindparam("max_backoff_ms", type_=BigInteger()), type_=Float())
     wait = func.greatest(bindparam("lease_ms", type_=BigInteger()), cast(waited, BigInteger), type_=BigInteger())
-    claimed = (
+    return (
         update(outbox)
         .values(attempts=outbox.c.attempts + literal_column("1"), due_at_ms=statement_ms() + wait)
         .where(and_(*(outbox.c[name] == locked.c[name] for name in probing.KEY)))
         .returning(*_returned())
         .cte("claimed")
     )
-    counted = probing.counted(found)
-    wanted: Select[Any] = cast_type(Any, select)(*counted.c, *claimed.c)
-    return wanted.select_from(counted.outerjoin(claimed, true()))
 
 
 def _returned() -> list[ColumnElement[Any]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from sqlalchemy import ARRAY, Column, ColumnElement, Integer, Text, bindparam, cast, exists, func, literal_column, or_, select, true
@@ -82,11 +83,12 @@ def next_due() -> ExecutableReturnsRows:
     return select(func.min(following.c.due_at_ms) - statement_ms()).select_from(each.join(given, true()).join(following, true()))
 
 
-def locked(candidates: Any, *also: str, only: ColumnElement[bool] | None = None) -> Any:
+def locked(candidates: Any, *also: str, only: ColumnElement[bool] | None = None, still: Sequence[ColumnElement[bool]] = ()) -> Any:
     """The first `limit` candidates that are still due and that nobody else holds.
 
     They are looked up one by one, in their order, until there are enough: a join would let the planner read everything that is due,
-    and would lock rows that are not taken. `also`: columns wanted as they were before the claim. `only`: which candidates to look up.
+    and would lock rows that are not taken. `also`: columns wanted as they were before the claim. `only`: which candidates to look up,
+    and `still`: what must be so of their rows, too.
     """
     row = (
         select(*(outbox.c[name] for name in (*KEY, *also)))
@@ -94,6 +96,7 @@ def locked(candidates: Any, *also: str, only: ColumnElement[bool] | None = None)
             *(outbox.c[name] == candidates.c[name] for name in KEY),
             # Said so that the due index is of no use: it would look a row up among all that are due in its bucket.
             outbox.c.due_at_ms + literal_column("0") <= statement_ms(),
+            *still,
         )
         .with_for_update(skip_locked=True)
         .lateral("row")

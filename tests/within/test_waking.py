@@ -125,7 +125,7 @@ def test_ten_thousand_messages_are_a_hint_or_two(app: Akter, akter_engine: Engin
             for _ in range(100):
                 staging.send(app.actor(shared.Inbox, "a").take, "x" * 10_000)
         heard = list(listening.notifies(timeout=10, stop_after=1))
-        assert [hint.payload for hint in heard] == [app.wakes.me], "who says it, and nothing of what is due"
+        assert [hint.payload for hint in heard] == [app.wakes.me], "who says it; this many are not named"
         app.close()
         assert len(list(listening.notifies(timeout=0.5))) <= 2
 

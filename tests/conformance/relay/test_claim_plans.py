@@ -60,12 +60,21 @@ class Plan:
         keyed = [node for node in self.nodes if node.get("Index Name") in ("actor_outbox_pkey", "actor_outbox_intent")]
         return sum(round(node["Actual Rows"] * node["Actual Loops"]) for node in keyed)
 
+    @property
+    def touched(self) -> int:
+        """Pages that were looked at."""
+        return sum(int(self.nodes[0][f"Shared {how} Blocks"]) for how in ("Hit", "Read"))
+
     def check(self) -> None:
         """The due time bounds the index range, rows are looked up by their key, and nothing of size is read from end to end."""
         assert self.due
         for node in self.due:
             assert "due_at_ms <=" in node["Index Cond"], node
             assert "bucket =" in node["Index Cond"], node
+        self.check_scans()
+
+    def check_scans(self) -> None:
+        """Nothing of size is read from end to end."""
         scans = [node for node in self.nodes if node["Node Type"] == "Seq Scan"]
         assert {node["Relation Name"] for node in scans} <= {"actor_deployment", "actor_pauses"}, scans
 
@@ -73,7 +82,7 @@ class Plan:
 class Explain:
     def __init__(self, connection: psycopg.Connection[Any], schema: str) -> None:
         self._connection, self._schema = connection, f'"{schema}"'
-        self._claim = compile_core(claim.intents(), schema)
+        self._claims = {made: compile_core(made(), schema) for made in (claim.intents, claim.named)}
 
     def fill(self, rows: int, *, kind: str = "intent", target: str = "Ghost", due: int = 0) -> None:
         self._connection.execute(FILL.format(schema=self._schema).encode(), {"rows": rows, "kind": kind, "target": target, "due": due})
@@ -81,12 +90,13 @@ class Explain:
     def analyze(self) -> None:
         self._connection.execute(f"ANALYZE {self._schema}.actor_outbox".encode())
 
-    def run(self, mode: str, **changed: Any) -> Plan:
-        values = {**self._claim.constants, **VALUES, **changed}
-        arguments = ", ".join(psycopg.sql.quote(str(values[name])) for name in self._claim.parameters)
+    def run(self, mode: str, made: Any = claim.intents, **changed: Any) -> Plan:
+        statement = self._claims[made]
+        values = {**statement.constants, **VALUES, **changed}
+        arguments = ", ".join(psycopg.sql.quote(str(values[name])) for name in statement.parameters)
         with self._connection.transaction(force_rollback=True):
             self._connection.execute(f"SET LOCAL plan_cache_mode = {mode}".encode())
-            self._connection.execute(b"PREPARE claim AS " + self._claim.sql)
+            self._connection.execute(b"PREPARE claim AS " + statement.sql)
             row = self._connection.execute(f"EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) EXECUTE claim({arguments})".encode()).fetchone()
             self._connection.execute(b"DEALLOCATE claim")
         assert row is not None
@@ -157,3 +167,24 @@ def test_a_backlog_is_not_read_from_end_to_end(explain: Explain, mode: str, anal
     assert plan.read <= 256 * EACH
     assert plan.looked_up == 2 * LIMIT
     assert plan.filtered == 0
+
+
+@PLANS
+@pytest.mark.parametrize("analyzed", [True, False], ids=["analyzed", "never analyzed"])
+def test_a_claim_by_name_reads_the_rows_that_are_named_and_no_others(explain: Explain, mode: str, analyzed: bool) -> None:
+    explain.fill(20_000, target="Mailbox")
+    if analyzed:
+        explain.analyze()
+    keys = [((number % 256) - 128, number) for number in (7, 300, 19_999)]
+    named = {
+        "named_bucket": [bucket for bucket, _ in keys],
+        "named_routing_key": [bucket << 56 | number for bucket, number in keys],
+        "named_intent_id": [f"ghost-{number}" for _, number in keys],
+    }
+    plan = explain.run(mode, claim.named, **{name: f"{{{','.join(map(str, values))}}}" for name, values in named.items()})
+    assert plan.due == []
+    # Each once to lock it, and once to move it.
+    assert plan.looked_up == 2 * len(keys)
+    assert plan.touched <= 12 * len(keys) + 20
+    assert [node["Actual Rows"] for node in plan.nodes if node["Node Type"] == "ModifyTable"] == [len(keys)]
+    plan.check_scans()

@@ -1,0 +1,85 @@
+"""Rows of the outbox that somebody named as due now: what a wake-up may carry, and a hint between processes too.
+
+A name is a tip and nothing more: whoever hears it claims under the same conditions as ever, and what is named wrongly, twice or not at
+all is found by the next look at everything that is due.
+"""
+
+from __future__ import annotations
+
+import re
+import threading
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+MOST = 16
+"""Rows that one hint names; more of them are found sooner by looking."""
+
+_LONGEST = 4000
+"""Bytes of a hint, of which PostgreSQL carries 7999."""
+_PLAIN = re.compile(r"[A-Za-z0-9_.$-]{1,600}")
+
+
+class Named(NamedTuple):
+    """One message: its key in the outbox, and the type that it is for."""
+
+    bucket: int
+    routing_key: int
+    intent_id: str
+    target_type: str
+
+
+class Gathered:
+    """What came in since it was last taken: rows, or more than can be named, which is everything that is due."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._rows: dict[Named, None] = {}
+        self._everything = False
+
+    def add(self, rows: Iterable[Named] = ()) -> None:
+        """Add rows, or everything when there are none."""
+        with self._lock:
+            before = len(self._rows)
+            self._rows.update(dict.fromkeys(rows))
+            if len(self._rows) == before or len(self._rows) > MOST:
+                self._everything = True
+
+    @property
+    def some(self) -> bool:
+        """Whether there is anything."""
+        return self._everything or bool(self._rows)
+
+    def take(self) -> list[Named]:
+        """Take it: the rows, or none when it is everything, or nothing came in."""
+        with self._lock:
+            rows = [] if self._everything else list(self._rows)
+            self._rows, self._everything = {}, False
+        return rows
+
+
+def said(me: str, rows: Sequence[Named]) -> str:
+    """What a hint says: who says it, and the rows, unless that is too long or would show an id of the application's own.
+
+    Every role of the database may listen; ids that akter minted and names of types tell nobody anything.
+    """
+    if not rows or len(rows) > MOST or not all(_PLAIN.fullmatch(text) for row in rows for text in row[2:]):
+        return me
+    text = " ".join((me, *(f"{row.bucket}/{row.routing_key}/{row.intent_id}/{row.target_type}" for row in rows)))
+    return text if len(text) <= _LONGEST else me
+
+
+def heard(text: str) -> tuple[str, list[Named]]:
+    """Who says it, and the rows; none in the hint of an older version, or in one that nobody can read: it means everything."""
+    me, *rows = text.split(" ")
+    try:
+        return me, [_row(row) for row in rows[:MOST]]
+    except ValueError:
+        return me, []
+
+
+def _row(text: str) -> Named:
+    bucket, routing_key, *texts = text.split("/")
+    row = Named(int(bucket), int(routing_key), *texts) if len(texts) == 2 else None
+    if row is None or not all(map(_PLAIN.fullmatch, texts)) or not -128 <= row.bucket < 128 or not -(2**63) <= row.routing_key < 2**63:
+        raise ValueError(text)
+    return row
