@@ -152,22 +152,22 @@ class Queries:
 
     def _attempt(self, definition: Definition, query: Command, address: Address, arguments: Any, deadline: float) -> Any:
         with Wire(self._engine, self._compiled) as wire:
+            seen = self._snapshot(wire, address, deadline) if query.mark.sql else self._state(wire, address, deadline)
             try:
-                if query.mark.sql:
-                    seen = self._snapshot(wire, address, deadline)
-                else:
-                    seen = Seen(*self._fly(wire, [self._read(address)], deadline)[0])
-                try:
-                    return self._handle(definition, query, address, arguments, wire, seen, deadline)
-                except _Moved:
-                    wire.roll_back()
-                    seen = self._snapshot(wire, address, deadline)
-                    return self._handle(definition, query, address, arguments, wire, seen, deadline)
-            finally:
+                return self._handle(definition, query, address, arguments, wire, seen, deadline)
+            except _Moved:
                 wire.roll_back()
+                seen = self._snapshot(wire, address, deadline)
+                return self._handle(definition, query, address, arguments, wire, seen, deadline)
 
     def _read(self, address: Address) -> Line:
         return Line(self._compiled.get(reading.state_of), key(address))
+
+    def _state(self, wire: Wire, address: Address, deadline: float) -> Seen:
+        """The state alone, in a statement by itself, on a connection that was just taken."""
+        with wire.answering():
+            (row,) = wire.fly([self._read(address)], max(0.001, deadline - time.monotonic()))[0].rows
+        return Seen(*row)
 
     def _snapshot(self, wire: Wire, address: Address, deadline: float) -> Seen:
         rest = max(1, int((deadline - time.monotonic()) * 1000))

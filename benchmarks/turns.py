@@ -194,8 +194,8 @@ class Turns:
         return once
 
 
-def run(url: str, pairs: int, seconds: float, only: str = "", peers: Sequence[str] = ("dbos",)) -> dict[str, Any]:
-    """Measure on a new database and return the JSON's content; `only` what has this in its name."""
+def run(url: str, pairs: int, seconds: float, only: Sequence[str] = (), peers: Sequence[str] = ("dbos",)) -> dict[str, Any]:
+    """Measure on a new database and return the JSON's content; `only` what has one of these in its name."""
     with Akter(url, actors=[Counter], schema=SCHEMA) as app, place.fresh(url) as other:
         app.migrate()
         routing = prepare(url, Counter, ['{"count":0}'] * KEYS)
@@ -206,10 +206,11 @@ def run(url: str, pairs: int, seconds: float, only: str = "", peers: Sequence[st
             turns = Turns(app, url, plain, routing, seconds)
             try:
                 comparisons = turns.comparisons()
-                if peers and (not only or any(word in only for word in ("process", "DBOS"))):
-                    comparisons += turns.beside(other, peers)
+                if peers and (not only or any(word in one for word in ("process", "DBOS") for one in only)):
+                    comparisons += turns.beside(other, peers if not only or any("DBOS" in one for one in only) else ())
                 machine = place.machine(url, turns.pgbench.version)
-                results = interleaved([one for one in comparisons if only in one.name], pairs)
+                wanted = [one for one in comparisons if not only or any(words in one.name for words in only)]
+                results = interleaved(wanted, pairs)
             finally:
                 turns.close()
     return {"machine": machine, "pairs": pairs, "seconds": seconds, "keys": KEYS, "results": results, "missing": turns.missing}
@@ -231,7 +232,7 @@ def process(url: str, seconds: float) -> None:
 
 def main() -> None:
     parser = place.parser("Turns, replays and queries of akter against pgbench on the same tables, and beside DBOS.", pairs=7, seconds=2.0)
-    parser.add_argument("--only", default="", help="only what has this in its name, such as '32 threads' or 'DBOS'")
+    parser.add_argument("--only", nargs="*", default=[], help="only what has one of these in its name, such as '32 threads' or 'DBOS'")
     parser.add_argument(
         "--peers",
         nargs="*",

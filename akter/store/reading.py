@@ -7,7 +7,6 @@ from typing import NamedTuple
 from sqlalchemy import LargeBinary, Text, and_, bindparam, cast, func, literal_column, select, true, type_coerce
 from sqlalchemy.sql.selectable import ExecutableReturnsRows
 
-from akter.store.clock import now_ms
 from akter.store.rows import source
 from akter.tables import IDENTITY, generations, receipts, state
 
@@ -15,12 +14,10 @@ from akter.tables import IDENTITY, generations, receipts, state
 class Seen(NamedTuple):
     """What a query knows of its actor; an actor without rows reads as one nobody has changed."""
 
-    created: bool | None
     value: bytes | None
     version: int | None
     payload_version: int | None
     event_sequence: int | None
-    now_ms: int
 
 
 def state_of() -> ExecutableReturnsRows:
@@ -28,12 +25,10 @@ def state_of() -> ExecutableReturnsRows:
     rows = source("", IDENTITY, False)
     mine = [and_(*(table.c[name] == rows.c[name] for name in IDENTITY)) for table in (generations, state)]
     return select(
-        generations.c.created,
         type_coerce(cast(state.c.value, Text), LargeBinary),
         state.c.version,
         state.c.payload_version,
         generations.c.event_sequence,
-        now_ms().label("now_ms"),
     ).select_from(rows.outerjoin(generations, mine[0]).outerjoin(state, mine[1]))
 
 

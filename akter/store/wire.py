@@ -6,7 +6,7 @@ import contextlib
 import os
 import sys
 import time
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Hashable, Sequence
 from typing import Any, cast
 
 import psycopg
@@ -55,6 +55,24 @@ class Statements:
         if found is None:
             found = self._compiled[statement] = compile_core(statement, self.schema)
         return found
+
+
+class Answering:
+    """A block whose failures are raised as akter's own."""
+
+    __slots__ = ("_command_id", "_schema")
+
+    def __init__(self, schema: str, command_id: str) -> None:
+        self._schema, self._command_id = schema, command_id
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, _: object, problem: BaseException | None, __: object) -> None:
+        if isinstance(problem, StatementFailed):
+            raise failure.of_statement(problem.error, self._command_id, self._schema) from problem.error
+        if isinstance(problem, Lost):
+            raise Unavailable(f"the database connection was lost: {problem}", command_id=self._command_id) from problem
 
 
 class Wire:
@@ -201,15 +219,9 @@ class Wire:
         """Send statements together as one transaction of their own, whatever isolation and rights to write the database defaults to."""
         return self.fly([BEGIN, *lines, COMMIT], seconds)[1:-1]
 
-    @contextlib.contextmanager
-    def answering(self, command_id: str = "") -> Iterator[None]:
+    def answering(self, command_id: str = "") -> Answering:
         """What fails in this block is raised as akter's own: a lost connection as `Unavailable`, a refused statement as what it means."""
-        try:
-            yield
-        except StatementFailed as failed:
-            raise failure.of_statement(failed.error, command_id, self.statements.schema) from failed.error
-        except Lost as lost:
-            raise Unavailable(f"the database connection was lost: {lost}", command_id=command_id) from lost
+        return Answering(self.statements.schema, command_id)
 
     def roll_back(self) -> None:
         """End the transaction without keeping anything; a connection that cannot is thrown away."""
