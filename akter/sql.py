@@ -10,12 +10,13 @@ from sqlalchemy import Connection, event
 
 from akter.errors import InsideTurn
 from akter.store.flight import Line, raw
+from akter.store.guarded import Guarded
 from akter.store.wire import Wire
 
 if TYPE_CHECKING:
     from sqlalchemy.orm import Session
 
-_SAVEPOINT = Line(raw("SAVEPOINT akter_turn"), {})
+SAVEPOINT = Line(raw("SAVEPOINT akter_turn"), {})
 BACK_TO_SAVEPOINT = Line(raw("ROLLBACK TO SAVEPOINT akter_turn"), {})
 
 
@@ -25,12 +26,16 @@ class OwnSql:
     def __init__(self, wire: Wire, seconds: float, poison: Callable[[BaseException], None], *, savepoint: bool) -> None:
         if savepoint:
             # A rejection takes back what the handler wrote, and keeps its receipt.
-            wire.fly([_SAVEPOINT], seconds)
+            wire.fly([SAVEPOINT], seconds)
         self.connection: Connection = wire.connection
         self._poison, self._session, self._open = poison, None, True
         self.connection.begin()
-        event.listen(self.connection, "commit", self._refuse_commit)
-        event.listen(self.connection, "rollback", self._refuse_rollback)
+        if isinstance(self.connection, Guarded):
+            self.connection.guard = self._refuse
+        else:
+            # The application's engine has options or listeners, and makes its own.
+            event.listen(self.connection, "commit", lambda _: self._refuse("commit"))
+            event.listen(self.connection, "rollback", lambda _: self._refuse("rollback"))
 
     _session: Session | None
 
@@ -55,12 +60,6 @@ class OwnSql:
         if self._session is not None:
             with contextlib.suppress(Exception):
                 self._session.close()
-
-    def _refuse_commit(self, _: Connection) -> None:
-        self._refuse("commit")
-
-    def _refuse_rollback(self, _: Connection) -> None:
-        self._refuse("rollback")
 
     def _refuse(self, verb: str) -> None:
         if self._open:

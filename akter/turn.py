@@ -18,7 +18,7 @@ from akter.following import Cursor
 from akter.member import Member, Surroundings
 from akter.named import Named
 from akter.pace import Pace
-from akter.sql import BACK_TO_SAVEPOINT, OwnSql
+from akter.sql import BACK_TO_SAVEPOINT, SAVEPOINT, OwnSql
 from akter.store import applied, failure, outbox, plans
 from akter.store import turn as statements
 from akter.store.flight import Line, Lost, Row, Rows, StatementFailed, raw
@@ -38,11 +38,11 @@ _STALE = 0.75
 class Turn:
     """A transaction on a connection of its own until `deadline`, a `time.monotonic()` value; it runs in the calling thread."""
 
-    __slots__ = ("_admitted", "_around", "_clock_ms", "_deadline", "_limited", "_wire")
+    __slots__ = ("_admitted", "_around", "_clock_ms", "_deadline", "_limited", "_saved", "_wire")
 
     def __init__(self, wire: Wire, deadline: float, around: Surroundings) -> None:
         self._wire, self._deadline, self._around = wire, deadline, around
-        self._admitted, self._limited, self._clock_ms = 0.0, 0.0, 0
+        self._admitted, self._limited, self._clock_ms, self._saved = 0.0, 0.0, 0, False
 
     def run(self, call: Call, pace: Pace) -> Any:
         """Run one command, or find its receipt; returns its result or raises its rejection. `pace` learns how it went.
@@ -97,8 +97,10 @@ class Turn:
             Line(get(statements.read, many), values),
             *([Line(get(applied.read), self._cursors(calls))] if following else []),
         ]
+        # What says that it has SQL of its own gets its savepoint without a flight more.
+        self._saved = not many and calls[0].command.mark.sql
         try:
-            answers = self._wire.fly(lines, left(self._deadline) + _GRACE)
+            answers = self._wire.fly([*lines, SAVEPOINT] if self._saved else lines, left(self._deadline) + _GRACE)[: len(lines)]
         except StatementFailed as failed:
             if failed.error.sqlstate == "55P03":
                 raise Unavailable(f"{calls[0].address} is busy with another turn", command_id=calls[0].id) from failed.error
@@ -228,7 +230,7 @@ class Turn:
     def open_sql(self, member: Member) -> OwnSql:
         """The application's own SQL in this transaction, behind a savepoint."""
         with self._wire.answering(member.call.id):
-            return OwnSql(self._wire, left(self._deadline) + _GRACE, member.capability.poison, savepoint=True)
+            return OwnSql(self._wire, left(self._deadline) + _GRACE, member.capability.poison, savepoint=not self._saved)
 
     def read(self, member: Member, line: Line) -> list[Row]:
         """What a handler asks of its own actor in this transaction."""

@@ -18,6 +18,7 @@ from akter import encoding
 from akter.errors import ConfigurationError, Unavailable
 from akter.store import failure
 from akter.store.flight import Compiled, Line, Link, Lost, Rows, StatementFailed, compile_core, fly, raw, say
+from akter.store.guarded import Guarded
 
 _LINK = "akter_link"
 _PROBE = select(
@@ -125,7 +126,7 @@ class Wire:
     def connection(self) -> Connection:
         """SQLAlchemy's view of the connection, for statements that are not akter's own; made when it is first asked for."""
         if self._connection is None:
-            self._connection = Connection(self._engine, self._pooled)
+            self._connection = Guarded(self._engine, self._pooled)
         return self._connection
 
     def _give_up(self) -> None:

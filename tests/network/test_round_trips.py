@@ -43,6 +43,10 @@ class Account(Actor):
         self.balance += 1
         return self.balance
 
+    @command
+    def note_unannounced(self, words: list[str]) -> int:
+        return self.note(words)
+
     @command(sql=True)
     def note_and_refuse(self, word: str) -> None:
         self.connection.execute(text("INSERT INTO notes VALUES (:word)"), {"word": word})
@@ -141,12 +145,13 @@ def test_a_query_is_one_flight_of_one_statement(app: Any, proxy: Any) -> None:
 
 @pytest.mark.conformance("PIPE-02")
 @pytest.mark.parametrize("count", [1, 3])
-def test_each_statement_of_a_handler_adds_one_flight_and_the_savepoint_another(
-    app: Any, proxy: Any, notes: Callable[[], list[str]], count: int
+@pytest.mark.parametrize(("verb", "savepoint"), [("note", 0), ("note_unannounced", 1)], ids=["announced", "unannounced"])
+def test_each_statement_of_a_handler_adds_one_flight_and_a_savepoint_that_was_not_announced_another(
+    app: Any, proxy: Any, notes: Callable[[], list[str]], count: int, verb: str, savepoint: int
 ) -> None:
     with proxy.count() as seen:
-        app.actor(Account, "warm").note([f"w{number}" for number in range(count)])
-    assert seen.flights == 2 + 1 + count
+        getattr(app.actor(Account, "warm"), verb)([f"w{number}" for number in range(count)])
+    assert seen.flights == 2 + savepoint + count
     assert len(seen.statements) == 7 + 1 + count
     assert notes() == [f"w{number}" for number in range(count)]
 
@@ -156,7 +161,7 @@ def test_a_rejection_takes_back_what_the_handler_wrote_without_a_flight_more(app
     account = app.actor(Account, "warm")
     with proxy.count() as seen, pytest.raises(Refused):
         account.note_and_refuse("lost")
-    assert seen.flights == 2 + 1 + 1
+    assert seen.flights == 2 + 1
     assert notes() == []
     assert len(receipts(app, account, "note_and_refuse")) == 1
 
