@@ -115,7 +115,7 @@ def test_every_block_runs(page: Path, around: dict[str, Any], akter_engine: Engi
         if OTHERS.search(block):
             continue
         refresh(around, akter_engine, akter_schema)
-        exec(compile(block.replace('"embedded:./data"', "engine"), str(page), "exec", dont_inherit=True), around)
+        exec(compile(block.replace('Akter("embedded:./data"', "Akter(engine"), str(page), "exec", dont_inherit=True), around)
 
 
 def test_the_page_on_testing_is_a_test_file_that_passes(akter_database: str, tmp_path: Path) -> None:

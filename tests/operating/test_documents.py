@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import re
 import time
 from collections.abc import Callable
@@ -17,6 +18,7 @@ from akter import Runner
 from akter.app import Akter
 from akter.cli import main
 from akter.operating import Operator
+from akter.runner.settings import Settings
 
 TEXT = (Path(__file__).parents[2] / "docs" / "why-not-running.md").read_text(encoding="utf-8")
 
@@ -82,6 +84,14 @@ def test_where_somebody_runs_and_still(app: Akter, environment: dict[str, str], 
         )
         resumed = said(environment, "resume", "intents", "--type", "Crate")
         assert said(environment, *redirected) + resumed == ["akter: redirected i-ghost", "akter: intents Crate is resumed"]
+
+
+def test_every_setting_is_documented() -> None:
+    text = (Path(__file__).parents[2] / "docs" / "production.md").read_text(encoding="utf-8")
+    tables = text.split("## Settings\n")[1].split("\n## ")[0].split("| `Runner(app, ...)` |")
+    named = [set(re.findall(r"`(\w+)`", " ".join(re.findall(r"^\| (`[^|]*) \|", table, re.MULTILINE)))) for table in tables]
+    akter = set(inspect.signature(Akter).parameters) - {"target", "actors"}
+    assert named == [akter, {"label", *Settings.__dataclass_fields__}]
 
 
 def test_the_tests_that_documents_name_exist() -> None:
