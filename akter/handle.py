@@ -140,7 +140,10 @@ def target_of(command: Callable[..., Any], itself: object = None) -> tuple[Addre
         definition = getattr(type(owner), "__akter__", None)
         named = definition and definition.members.get(getattr(command, "__name__", ""))
         if named is None or named.method is not getattr(command, "__func__", None):
-            raise TypeError("send(...) takes a command: `actor(Kind, id).command`, or a @command of the actor itself as `self.command`")
+            raise TypeError(
+                "send(...) takes a command, which is not called, and then its arguments: send(actor(Kind, id).command, ...), "
+                "or send(self.command, ...) for one of the actor itself"
+            )
         if owner is not itself:
             raise TypeError(
                 f"{named.where} belongs to an actor that was constructed by hand and lives nowhere: use actor(Kind, id).{named.name}"

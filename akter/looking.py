@@ -57,7 +57,9 @@ class Looking:
             command = where._definition.names[name]
             self._authorize(Member(where, command), caller, ran=True)
             return outcome.answer(kept, command)
-        raise LookupError(f"{where._address} has no receipt of {id!s:.300}: it did not run, or its receipt was pruned")
+        raise LookupError(
+            f"{where._address} has no receipt of {id!s:.300}: it has not run (a message waits for a runner), or its receipt was pruned"
+        )
 
     def _receipt(self, address: Address, command_id: str) -> tuple[Any, ...] | None:
         asked = Line(self._statements.get(reading.receipt_of), {**key(address), "command_id": command_id})
@@ -123,7 +125,9 @@ class Looking:
         wanted = Access(caller, address.tenant_id, definition.name, address.actor_id, member, kind)
         if not allowed(wanted, definition.options.access, self.authorize, ran=ran):
             verb = "read" if kind == "events" else "call"
-            raise Unauthorized(f"{type(caller).__name__} may not {verb} {definition.kind.__name__}.{member}")
+            asked = definition.options.access is not None or self.authorize is not None
+            remedy = "" if asked else ": no policy lets it, so declare access= on the class, or authorize= on the Akter"
+            raise Unauthorized(f"{type(caller).__name__} may not {verb} {definition.kind.__name__}.{member}{remedy}")
 
     def _wire(self) -> Wire:
         return Wire(self.engine, self._statements)

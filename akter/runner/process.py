@@ -86,7 +86,7 @@ class Runner:
             self.settings = Settings(**options)
         except TypeError as problem:
             said = str(problem).replace("Settings.__init__() got an unexpected keyword argument", "there is no option")
-            raise ConfigurationError(f"Runner: {said}") from None
+            raise ConfigurationError(f"Runner: {said}; the options are label, {', '.join(sorted(Settings.__dataclass_fields__))}") from None
         self.app, self.incarnation_id = app, str(uuid.uuid4())
         # Refused now if it is too short.
         self.lease = claim_lease(self.settings.claim_lease, app.actors, app.limits)

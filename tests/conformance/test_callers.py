@@ -104,6 +104,7 @@ def test_without_a_policy_only_the_system_may_call(akter_app, caller) -> None:
             with pytest.raises(Unauthorized) as caught:
                 call()
             assert caught.value.code == "access_denied"
+            assert "declare access= on the class, or authorize= on the Akter" in str(caught.value)
     assert ran == []
     assert inspect(app, counter).generation is None
     assert app.actor(Closed, "c-1").increment() == 1
