@@ -11,6 +11,7 @@ import re
 from collections.abc import Generator
 from contextlib import contextmanager
 from importlib import import_module
+from pathlib import Path
 from typing import Any, cast
 
 import click
@@ -87,10 +88,13 @@ class Target:
         self.schema = schema
 
     @contextmanager
-    def engine(self) -> Generator[Engine]:
-        """An engine for the database, disposed of at the end."""
+    def engine(self, *, making: bool = False) -> Generator[Engine]:
+        """An engine for the database, disposed of at the end; only a command that is `making` one starts an embedded server anew."""
         from akter.engine import engine_for
 
+        scheme, _, directory = (self.url or "").partition(":")
+        if scheme == "embedded" and directory and not making and not Path(directory).expanduser().exists():
+            raise ConfigurationError(f"there is no {directory} here: run akter where your application runs, or `akter migrate` to make one")
         engine, _ = engine_for(self.url, pool_size=1)
         try:
             yield engine
@@ -137,7 +141,7 @@ def migrate(target: Target, revision: str, checking: bool, offline: bool, wait: 
         click.echo(schema.sql(start or "base", end, schema=target.schema, transaction=True), nl=False)
         return
     lines.show(logging.WARNING)
-    with target.engine() as engine:
+    with target.engine(making=not checking) as engine:
         if checking:
             reason = schema.check(engine, schema=target.schema)
             click.echo(f"akter: {reason}" if reason else f"akter: schema {target.schema} is what this library needs")

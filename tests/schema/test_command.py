@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import click
@@ -124,3 +125,11 @@ def test_the_help_says_in_a_whole_sentence_what_each_command_does() -> None:
         listed = page.output.split("Commands:\n")[1].splitlines()
         assert [line for line in listed if not line.endswith(".") or line.endswith("...")] == [], name
         assert len(listed) >= 2
+
+
+def test_a_command_that_looks_makes_no_embedded_server(tmp_path: Path) -> None:
+    for command in (("status",), ("doctor",), ("outbox", "list"), ("migrate", "--check")):
+        looked = run(*command, url=f"embedded:{tmp_path / 'nowhere'}")
+        assert looked.exit_code == 2, looked.output
+        assert "run akter where your application runs, or `akter migrate` to make one" in looked.output
+    assert list(tmp_path.iterdir()) == []
