@@ -1,4 +1,9 @@
-"""Durable actors on the PostgreSQL you already have."""
+"""Durable actors on the PostgreSQL you already have.
+
+A class made from `Actor`, with `@command` and `@query`, is given to an `Akter` and called: `app.actor(Order, "o-1").place(...)`. A `Runner`
+carries out what committed commands asked for. Beside what is here, `akter.errors` has every error, `akter.testing` what tests need,
+`akter.operating` what operators do, and `akter.embedded` a PostgreSQL of one's own.
+"""
 
 from __future__ import annotations
 

@@ -72,9 +72,9 @@ class Runner:
 
     `lanes` are the seats per work family, `{"intents": 64, "jobs": 64}` unless given: the rows it holds at most. Messages that may not
     share a transaction take a connection each, so no more of them run at once than the engine's pool holds, less two, or four when there
-    are jobs; a job's function holds none. `label` is for people; a
-    runner's identity is random. The other options are those of `akter.runner.settings.Settings`. Constructing it starts nothing; it
-    installs no signal handlers. Raises `ConfigurationError` for options out of range, a pool that is too small, and a `claim_lease` shorter
+    are jobs; a job's function holds none. `label` is for people; a runner's identity is random. The other options are those of
+    `akter.runner.settings.Settings`, all in `docs/production.md`. Constructing it starts nothing; it installs no signal handlers. Raises
+    `ConfigurationError` for options out of range, a pool that is too small, and a `claim_lease` shorter
     than a command's time limit.
     """
 
