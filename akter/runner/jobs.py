@@ -1,6 +1,7 @@
 """The family `jobs`: claimed attempts, run in the lane's threads outside any transaction.
 
 Quick jobs share a thread, one after the other, and what waits behind one that turns out to be slow is taken over by another thread.
+Of jobs that nothing is known of, a thread that takes one starts the next thread before it: if they are quick, few threads are started.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ _QUICK = 0.001
 """Seconds up to which a job is quick."""
 _REMEMBERED = 4
 """Runs in a row that take a little longer until a job counts as slow: on a busy machine a thread may lose its core in any of them."""
-_SHARE = 64
+_SHARE = 128
 """Quick jobs that are given to one thread, and verdicts that are written together."""
 _OFTEN = 0.005
 _STALLED = 0.02
@@ -150,9 +151,10 @@ class Jobs:
             begin = [run for run in begin if not run.given_back]
         self.attempts.add(run for run in runs if not run.given_back)
         self._ready.extend(sorted(begin, key=lambda run: run.row.scheduled_at_ms))
-        quick = sum(self._is_quick(run) for run in begin)
+        known = [self._quick.get((run.row.actor_type, run.row.command)) for run in begin]
+        quick, slow = sum(map(bool, known)), known.count(0)
         self.lane.sharing = full and quick == len(rows)
-        threads = min(self.lane.idle_threads(), len(begin) - quick + -(-quick // _SHARE))
+        threads = min(self.lane.idle_threads(), slow + -(-quick // _SHARE))
         self._moved_at = time.monotonic()
         if ends:
             self._in_thread(len(ends), lambda: self.reporter.put(ends), [])
@@ -191,7 +193,9 @@ class Jobs:
         if not self._ready or self._stopping:
             return None
         if time.monotonic() - self._moved_at >= _STALLED:
-            for _ in range(min(len(self._ready), self.lane.idle_threads())):
+            # From here on each thread starts another one, until one of them finds that its job is quick.
+            self._quick.clear()
+            if self.lane.idle_threads() > 0:
                 self._in_thread(0, self._work, [])
             self._moved_at = time.monotonic()
         return _STALLED

@@ -17,7 +17,8 @@ MAX_WIDEN = 64
 PATIENCE = 0.05
 """Seconds after a claim during which seats that are too few for a group are left free until there are more of them."""
 
-_LEAST_EACH = 4
+_LEAST_EACH = 2
+"""Rows of one bucket that a claim looks at, at least. There may be 256 buckets, and a claim of a hundred rows should not read a thousand."""
 
 Work: TypeAlias = "Callable[[], None]"
 
@@ -73,15 +74,15 @@ class Lane:
 
     A claim takes no more rows than can start at once, so a claimed row never waits while its lease runs. Rows that share a transaction
     share a thread, so while all that is found may share (`sharing`), a claim takes as many as there are seats, and waits until there is
-    room for a whole group.
+    room for a whole group. It takes `most` of them at once: while one half of the seats is claimed for, the other one is worked on.
 
     `more` says that due rows were left behind: then each freed seat wakes the relay. A claim that left seats empty although it saw more
     rows met rows that others hold locked, or one crowded bucket, and widens the next probe.
     """
 
-    def __init__(self, family: str, seats: int, threads: int, group: int, wake: Work) -> None:
+    def __init__(self, family: str, seats: int, threads: int, group: int, wake: Work, most: int | None = None) -> None:
         self.family, self.seats, self.threads, self._wake = family, seats, threads, wake
-        self._least = min(group, max(1, seats // 2))
+        self._least, self._most = min(group, max(1, seats // 2)), seats if most is None else max(1, most)
         self._pool = Threads(f"akter-{family}", threads)
         self._changed = threading.Condition()
         self._rows = self._units = 0
@@ -117,7 +118,7 @@ class Lane:
             seats, threads = self.seats - self._rows, self.threads - self._units
         if not self.sharing or threads <= 0:
             return min(seats, threads)
-        return seats if seats >= self._least or time.monotonic() > self._claimed_at + PATIENCE else 0
+        return min(seats, self._most) if seats >= self._least or time.monotonic() > self._claimed_at + PATIENCE else 0
 
     @property
     def gathering(self) -> bool:

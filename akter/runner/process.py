@@ -118,7 +118,7 @@ class Runner:
 
     def _jobs(self) -> Jobs:
         seats = self.settings.lanes["jobs"]
-        lane = Lane("jobs", seats, seats, _JOBS_TOGETHER, self.wake)
+        lane = Lane("jobs", seats, seats, _JOBS_TOGETHER, self.wake, most=seats // 2)
         return Jobs(self._engine, self.app.surroundings, self.app.actors, lane, self.settings.cancel_check, self.expect)
 
     def start(self) -> Runner:
