@@ -16,7 +16,16 @@ from akter import encoding
 from akter.errors import ConfigurationError, SchemaError, SchemaMissing, SchemaOutdated, SchemaTooNew
 from akter.tables import SCHEMA, metadata
 
-REVISIONS: tuple[str, ...] = ("akter_0001", "akter_0002", "akter_0003", "akter_0004", "akter_0005", "akter_0006", "akter_0007")
+REVISIONS: tuple[str, ...] = (
+    "akter_0001",
+    "akter_0002",
+    "akter_0003",
+    "akter_0004",
+    "akter_0005",
+    "akter_0006",
+    "akter_0007",
+    "akter_0008",
+)
 """The history, oldest first; the last one is what this library needs."""
 
 VERSION_TABLE = "alembic_version"

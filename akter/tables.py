@@ -144,6 +144,9 @@ outbox = Table(
     Column("final_failure", Boolean, nullable=False, server_default=text("false")),
     Column("cancelled_at_ms", BigInteger),
     Column("ready_at_ms", BigInteger),
+    # Whether attempts of the job are limited per actor: other jobs are in none of the two indexes for those, which each claim would write
+    # to. What older processes write is true, and found either way.
+    Column("capped", Boolean, nullable=False, server_default=text("true")),
     _key("actor_outbox", "bucket", "routing_key", "intent_id"),
     _bucket("actor_outbox"),
     CheckConstraint("kind IN ('intent', 'job', 'feed', 'control')", name="actor_outbox_kind"),
@@ -154,11 +157,11 @@ outbox = Table(
     Index("actor_outbox_due_kind", "bucket", "kind", "due_at_ms"),
     # One pending row per key of a sender makes replacing and cancelling idempotent.
     Index("actor_outbox_timer", *IDENTITY, "timer_key", unique=True, postgresql_where=text("timer_key IS NOT NULL")),
-    # Retention asks whether a row with this id is still pending.
-    Index("actor_outbox_intent", "intent_id"),
+    # Retention asks whether a row with this id is still pending. A job, which alone has `ready_at_ms`, has no receipt yet.
+    Index("actor_outbox_intent", "intent_id", postgresql_where=text("ready_at_ms IS NULL")),
     Index("actor_outbox_versions", "target_type", "kind", "command", "payload_version", postgresql_where=text("payload_version > 0")),
     # The live leases of one capped group.
-    Index("actor_outbox_running", *IDENTITY, "command", postgresql_where=text("kind = 'job' AND running")),
+    Index("actor_outbox_running", *IDENTITY, "command", postgresql_where=text("kind = 'job' AND running AND capped")),
     # The oldest waiting row of one capped group.
     Index(
         "actor_outbox_job_queue",
@@ -166,7 +169,7 @@ outbox = Table(
         "command",
         "ready_at_ms",
         "intent_id",
-        postgresql_where=text("kind = 'job' AND NOT running"),
+        postgresql_where=text("kind = 'job' AND NOT running AND capped"),
     ),
     comment="akter: what committed turns asked for and nobody has carried out yet",
 )

@@ -18,7 +18,7 @@ PATIENCE = 0.05
 """Seconds after a claim during which seats that are too few for a group are left free until there are more of them."""
 
 _LEAST_EACH = 2
-"""Rows of one bucket that a claim looks at, at least. There may be 256 buckets, and a claim of a hundred rows should not read a thousand."""
+"""Rows of one bucket that a claim looks at, at least. To take a hundred rows out of 256 buckets, a thousand should not be read."""
 
 Work: TypeAlias = "Callable[[], None]"
 

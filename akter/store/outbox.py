@@ -54,16 +54,19 @@ def stage() -> ExecutableReturnsRows:
     `ord` counts the turn's requests, and `capped` says that a job's attempts are limited per actor: such jobs keep their order.
     """
     rows = source("stage_", (*WRITTEN, "ord", "capped"), True)
-    return inserted(rows, lambda due: case((rows.c.capped, _behind(rows, due)), else_=due))
+    return inserted(rows, lambda due: case((rows.c.capped, _behind(rows, due)), else_=due), "capped")
 
 
-def inserted(rows: FromClause, ready: Callable[[ColumnElement[int]], ColumnElement[int]] = lambda due: due) -> ExecutableReturnsRows:
-    """Insert these rows, whichever way they come; what `stage` does. `ready`: when a job is ready, by its due time."""
+def inserted(
+    rows: FromClause, ready: Callable[[ColumnElement[int]], ColumnElement[int]] = lambda due: due, *also: str
+) -> ExecutableReturnsRows:
+    """Insert these rows, whichever way they come; what `stage` does. `ready`: when a job is, by its due time. `also`: other columns."""
     moment = select(now_ms().label("now_ms")).cte("moment")
     due: ColumnElement[int] = func.coalesce(rows.c.due_at_ms, moment.c.now_ms + rows.c.delay_ms, type_=BigInteger())
     ready_at = case((rows.c.kind == literal_column("'job'"), ready(due)), else_=null())
-    chosen = select(*(rows.c[name] for name in _STAGED), due, due, ready_at).select_from(rows.join(moment, literal_column("true")))
-    columns = [*_STAGED, "due_at_ms", "scheduled_at_ms", "ready_at_ms"]
+    written = (*_STAGED, *also)
+    chosen = select(*(rows.c[name] for name in written), due, due, ready_at).select_from(rows.join(moment, literal_column("true")))
+    columns = [*written, "due_at_ms", "scheduled_at_ms", "ready_at_ms"]
     made = insert(outbox).from_select(columns, chosen)
     # The same id again is the same request, written by a caller who did not learn that the first one arrived.
     once = made.on_conflict_do_nothing(index_elements=["bucket", "routing_key", "intent_id"]).returning(outbox.c.bucket)
@@ -75,7 +78,11 @@ def _behind(rows: FromClause, due: ColumnElement[int]) -> ColumnElement[int]:
 
     def last(running: bool) -> ColumnElement[int]:
         earlier = outbox.alias("running" if running else "queued")
-        mine = and_(*(earlier.c[name] == rows.c[name] for name in (*IDENTITY, "command")), earlier.c.kind == literal_column("'job'"))
+        mine = and_(
+            *(earlier.c[name] == rows.c[name] for name in (*IDENTITY, "command")),
+            earlier.c.kind == literal_column("'job'"),
+            earlier.c.capped,
+        )
         state = earlier.c.running if running else not_(earlier.c.running)
         found = select(earlier.c.ready_at_ms).where(mine, state, earlier.c.scheduled_at_ms <= due)
         newest = found.order_by(earlier.c.ready_at_ms.desc()).limit(literal_column("1")).scalar_subquery()

@@ -59,12 +59,28 @@ class Group(NamedTuple):
 
 
 def due() -> ExecutableReturnsRows:
-    """The groups with due rows, and how many rows that are; parameters as those of `attempt.claim`, of which it claims nothing."""
-    found = attempt.due(attempt.known(), *_GROUP[2:])
+    """The groups with due rows, and how many rows that are; parameters as those of `attempt.claim`, of which it claims nothing.
+
+    Jobs that were asked for before they had a limit belong to their group from here on.
+    """
+    found = attempt.due(attempt.known(), *_GROUP[2:], "capped")
     counted = probing.counted(found)
     groups = select(*(found.c[name] for name in _GROUP)).distinct().subquery("groups")
     chosen: Select[Any] = cast_type(Any, select)(*counted.c, *groups.c)
-    return chosen.select_from(counted.outerjoin(groups, true()))
+    return chosen.select_from(counted.outerjoin(groups, true())).add_cte(_joining(found))
+
+
+def _joining(found: Any) -> Any:
+    mine = and_(*(outbox.c[name] == found.c[name] for name in probing.KEY))
+    row = select(*(outbox.c[name] for name in probing.KEY)).where(mine).with_for_update(skip_locked=True).lateral("row")
+    alien = select(*row.c).select_from(found.join(row, true())).where(not_(found.c.capped)).cte("alien")
+    return (
+        update(outbox)
+        .values(capped=true())
+        .where(and_(*(outbox.c[name] == alien.c[name] for name in probing.KEY)))
+        .returning(outbox.c.bucket)
+        .cte("joining")
+    )
 
 
 def lock() -> ExecutableReturnsRows:
@@ -199,4 +215,4 @@ def wake() -> ExecutableReturnsRows:
 
 def _in(groups: Any) -> Any:
     mine = and_(*(outbox.c[name] == groups.c[name] for name in _GROUP))
-    return and_(mine, outbox.c.kind == literal_column("'job'"))
+    return and_(mine, outbox.c.kind == literal_column("'job'"), outbox.c.capped)

@@ -31,7 +31,9 @@ def redirect(connection: Connection, intent_id: str, to: Mapping[str, str], oper
 
 
 def _repair(connection: Connection, intent_id: str, action: str, operator: str, why: str, to: Mapping[str, str] | None) -> Done:
-    found = select(outbox).where(outbox.c.intent_id == intent_id, outbox.c.kind == "intent").with_for_update()
+    found = (
+        select(outbox).where(outbox.c.intent_id == intent_id, outbox.c.kind == "intent", outbox.c.ready_at_ms.is_(None)).with_for_update()
+    )
     rows = connection.execute(found).mappings().all()
     now = connection.execute(select(now_ms())).scalar_one()
     if any(row["attempts"] > 0 and row["last_error"] is None and now < row["due_at_ms"] < PARKED_MS for row in rows):

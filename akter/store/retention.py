@@ -77,7 +77,7 @@ def prune(connection: Connection, statement: ExecutableReturnsRows, **values: An
 def old_receipts() -> ExecutableReturnsRows:
     """Delete receipts whose ids expired `past_ms` ago, except those of messages that still wait: their delivery must find its receipt."""
     seen = _oldest(receipts, receipts.c.expires_at_ms, receipts.c.command_id)
-    waits = exists().where(outbox.c.intent_id == seen.c.command_id)
+    waits = exists().where(outbox.c.intent_id == seen.c.command_id, outbox.c.ready_at_ms.is_(None))
     gone = delete(receipts).where(_row(receipts) == any_(_rows(select(seen.c.row).where(~waits)))).returning(receipts.c.bucket).cte("gone")
     return _counted(seen, gone)
 

@@ -40,10 +40,10 @@ CATALOG = """
     SELECT 'relation', c.relname::text, c.relkind::text, c.relpersistence::text, c.reloptions::text, obj_description(c.oid, 'pg_class')
       FROM pg_class c WHERE c.relnamespace = :schema::regnamespace
     UNION ALL
-    SELECT 'column', c.relname, a.attnum || ' ' || a.attname, format_type(a.atttypid, a.atttypmod) || ' ' || a.attnotnull,
-           pg_get_expr(d.adbin, d.adrelid), col_description(c.oid, a.attnum)
+    SELECT 'column', c.relname, row_number() OVER (PARTITION BY c.oid ORDER BY a.attnum) || ' ' || a.attname,
+           format_type(a.atttypid, a.atttypmod) || ' ' || a.attnotnull, pg_get_expr(d.adbin, d.adrelid), col_description(c.oid, a.attnum)
       FROM pg_attribute a JOIN pg_class c ON c.oid = a.attrelid LEFT JOIN pg_attrdef d ON d.adrelid = c.oid AND d.adnum = a.attnum
-     WHERE c.relnamespace = :schema::regnamespace AND a.attnum > 0
+     WHERE c.relnamespace = :schema::regnamespace AND a.attnum > 0 AND NOT a.attisdropped
     UNION ALL
     SELECT 'constraint', n.conrelid::regclass::text, n.conname, n.contype::text, pg_get_constraintdef(n.oid), n.convalidated::text
       FROM pg_constraint n WHERE n.connamespace = :schema::regnamespace

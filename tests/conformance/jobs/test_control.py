@@ -408,6 +408,22 @@ def test_jobs_with_a_limit_stand_in_the_order_in_which_they_were_asked_for(node:
     assert [what for what, _ in provider.calls] == names
 
 
+def test_jobs_that_were_asked_for_before_they_had_a_limit_keep_to_it(node: Make, other_engine: Any, akter_schema: str) -> None:
+    one, two = node(), node()
+    shop = one.app.actor(Shop, "s")
+    names = [f"n{number:02}" for number in range(8)]
+    shop.start_all(names)
+    with other_engine.begin() as connection:
+        # As code without the limit would have left them.
+        connection.exec_driver_sql(f"""UPDATE "{akter_schema}".actor_outbox SET capped = false WHERE kind = 'job'""")
+    draining = two.thread_of(two.runner.drain)
+    one.runner.drain()
+    draining.join(60)
+    one.runner.drain()
+    assert [what for what, _ in provider.calls] == names
+    assert provider.most == 1
+
+
 def test_what_waits_behind_a_limit_is_not_read_by_claims(node: Make) -> None:
     one = node(started=True)
     held = provider.hold("n0")
