@@ -59,7 +59,8 @@ class NotApplied(AkterError):
         self.said, self.final = message or "not applied", final
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+# Not frozen: to make one that is takes longer than all else about a quick job.
+@dataclass(slots=True, kw_only=True, eq=False)
 class Attempt:
     """One try of a job. `job_id` is the same in every attempt, so it is the idempotency key for the provider.
 

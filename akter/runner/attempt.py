@@ -110,7 +110,7 @@ def run_of(row: Claimed, known: Known, sent: float, check: float) -> Run:
     return Run(row, known, sent + lease, sent + min(lease / 3, check))
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, eq=False)
 class Success:
     """The function returned: what to tell, and what instead when the job was cancelled meanwhile."""
 

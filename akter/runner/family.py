@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple, Protocol
 
 from akter.named import Named
@@ -39,9 +39,9 @@ def waits(lease: float, max_backoff: float) -> dict[str, int]:
     return {"lease_ms": round(lease * 1000), "max_backoff_ms": round(max_backoff * 1000)}
 
 
-def taken_as(kind: Callable[..., Any], answer: Sequence[Row], first: int = 0) -> Taken:
+def taken_as(kind: Any, answer: Sequence[Row], first: int = 0) -> Taken:
     """What a claim's answer says it took, each row made from its columns from `first` on; a claim of nothing is one row without a key."""
-    return Taken([kind(*row[first:]) for row in answer if row[2] is not None], answer[0][0], answer[0][1])
+    return Taken([kind._make(row[first:] if first else row) for row in answer if row[2] is not None], answer[0][0], answer[0][1])
 
 
 class Family(Protocol):

@@ -137,9 +137,8 @@ class Reporter:
             locks = [group.lock(self._around.statements.schema) for group in wakes]
             lines.append(Line(self._around.statements.get(queue.lock), {"locks": locks}))
         if successes:
-            rows = [_success(one) for one in successes]
-            statement = self._around.statements.get(report.success, any(row["capped"] for row in rows))
-            lines.append(Line(statement, parameters("success_", rows, True)))
+            values = _successes(successes)
+            lines.append(Line(self._around.statements.get(report.success, any(values["success_capped"])), values))
         if failures:
             lines.append(self._line(report.failure, "failure_", [_failure(one) for one in failures]))
         if wakes:
@@ -152,9 +151,10 @@ class Reporter:
 
     def _check(self, wire: Wire, successes: Sequence[Success], found: dict[Key, bool]) -> None:
         """What became of successes that did not end their job."""
-        late = [success for success in successes if _key(success.run) not in found]
-        for success in successes:
-            if found.get(_key(success.run)):
+        ends = [(success, found.get(_key(success.run))) for success in successes]
+        late = [success for success, waits in ends if waits is None]
+        for success, waits in ends:
+            if waits:
                 # A newer attempt runs, and its place is counted by this row.
                 threading.Timer(_BLOCKED, self.put, ([success],), {"seat": False}).start()
         self.counts.add(delivered=len(successes) - len(late))
@@ -218,16 +218,21 @@ def _key(run: Run) -> Key:
     return run.row.bucket, run.row.routing_key, run.row.intent_id
 
 
-def _success(one: Success) -> dict[str, Any]:
-    tells = one.command is not None or one.cancel_command is not None
+def _successes(ended: Sequence[Success]) -> dict[str, list[Any]]:
+    """The parameters of `akter.store.report.success`, column by column: there are many rows, and most of them tell nobody."""
+    rows = [one.run.row for one in ended]
+    tells = [one.command is not None or one.cancel_command is not None for one in ended]
     return {
-        **verdicts.token(one.run),
-        "command": one.command,
-        "payload": one.payload,
-        "cancel_command": one.cancel_command,
-        "cancel_payload": one.cancel_payload,
-        "caller": verdicts.teller(one.run) if tells else "",
-        "capped": one.run.known.job.concurrency is not None,
+        "success_bucket": [row.bucket for row in rows],
+        "success_routing_key": [row.routing_key for row in rows],
+        "success_intent_id": [row.intent_id for row in rows],
+        "success_attempts": [row.attempts for row in rows],
+        "success_command": [one.command for one in ended],
+        "success_payload": [one.payload for one in ended],
+        "success_cancel_command": [one.cancel_command for one in ended],
+        "success_cancel_payload": [one.cancel_payload for one in ended],
+        "success_caller": [verdicts.teller(one.run) if told else "" for one, told in zip(ended, tells, strict=True)],
+        "success_capped": [one.run.known.job.concurrency is not None for one in ended],
     }
 
 

@@ -16,14 +16,15 @@ from typing import Any, NamedTuple, TypeAlias, cast
 import psycopg
 from psycopg import pq, waiting
 from psycopg.errors import error_from_result
-from sqlalchemy import ARRAY, BigInteger, Boolean, ClauseElement, Integer, Text
+from sqlalchemy import ClauseElement
 from sqlalchemy.dialects.postgresql import psycopg as dialects
 from sqlalchemy.sql.expression import Select
 
+from akter.store import answer
 from akter.tables import SCHEMA
 
 Value: TypeAlias = "int | str | bool | bytes | None"
-Row: TypeAlias = "tuple[Any, ...]"
+Row: TypeAlias = answer.Row
 Receive: TypeAlias = "Callable[[pq.abc.PGconn, list[pq.abc.PGresult]], bool]"
 
 _OK = frozenset({pq.ExecStatus.TUPLES_OK, pq.ExecStatus.COMMAND_OK})
@@ -42,7 +43,8 @@ class Compiled(NamedTuple):
     sql: bytes
     parameters: tuple[str, ...]
     constants: Mapping[str, Any]
-    readers: tuple[Callable[[bytes], Any], ...]
+    kinds: tuple[int, ...]
+    """What the columns of the answer are read as."""
 
 
 class Line(NamedTuple):
@@ -55,19 +57,15 @@ class Line(NamedTuple):
 class Rows:
     """The answer to one statement. Its rows become Python values when they are asked for: most are never looked at."""
 
-    __slots__ = ("_readers", "_result")
+    __slots__ = ("_kinds", "_result")
 
-    def __init__(self, result: pq.abc.PGresult, readers: tuple[Callable[[bytes], Any], ...]) -> None:
-        self._result, self._readers = result, readers
+    def __init__(self, result: pq.abc.PGresult, kinds: tuple[int, ...]) -> None:
+        self._result, self._kinds = result, kinds
 
     @property
     def rows(self) -> list[Row]:
         """The rows, each a tuple of values."""
-        result, get = self._result, self._result.get_value
-        return [
-            tuple([None if (value := get(row, column)) is None else read(value) for column, read in enumerate(self._readers)])
-            for row in range(result.ntuples)
-        ]
+        return answer.read(self._result, self._kinds)
 
     @property
     def tag(self) -> bytes:
@@ -118,10 +116,10 @@ def compile_core(statement: ClauseElement, schema: str) -> Compiled:
     )
     sql = str(compiled).encode()
     columns: Any = cast(Any, statement).selected_columns if isinstance(statement, Select) else ()
-    readers = tuple(_reader(column.type) for column in columns)
+    kinds = tuple(answer.kind_of(column.type) for column in columns)
     names = tuple(compiled.positiontup or ())
     constants = {name: value for name, value in compiled.params.items() if value is not None}
-    return Compiled(b"akter_" + hashlib.blake2b(sql, digest_size=9).hexdigest().encode(), sql, names, constants, readers)
+    return Compiled(b"akter_" + hashlib.blake2b(sql, digest_size=9).hexdigest().encode(), sql, names, constants, kinds)
 
 
 def raw(sql: str) -> Compiled:
@@ -276,7 +274,7 @@ def _read(link: Link, lines: Sequence[Line], fresh: Mapping[int, bytes], results
             result = next(at)
         if result.status not in _OK:
             raise StatementFailed(position, _refusal(result))
-        answers.append(Rows(result, line.statement.readers))
+        answers.append(Rows(result, line.statement.kinds))
     return answers
 
 
@@ -335,15 +333,3 @@ def _element(value: Any) -> bytes:
     if isinstance(value, int):
         return text
     return b'"' + text.replace(b"\\", b"\\\\").replace(b'"', b'\\"') + b'"'
-
-
-def _reader(kind: Any) -> Callable[[bytes], Any]:
-    if isinstance(kind, Boolean):
-        return b"t".__eq__
-    if isinstance(kind, Integer | BigInteger):
-        return int
-    if isinstance(kind, Text):
-        return bytes.decode
-    if isinstance(kind, ARRAY):
-        raise TypeError("a statement of a turn returns no arrays")
-    return bytes
