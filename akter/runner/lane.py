@@ -17,8 +17,9 @@ MAX_WIDEN = 64
 PATIENCE = 0.05
 """Seconds after a claim during which seats that are too few for a group are left free until there are more of them."""
 
-_LEAST_EACH = 2
-"""Rows of one bucket that a claim looks at, at least. To take a hundred rows out of 256 buckets, a thousand should not be read."""
+_LEAST_EACH = 4
+_LEAST_OF_MANY = 2
+"""Rows that a claim looks at in each bucket, at least. In a backlog, a hundred of 256 buckets should not cost reading a thousand."""
 
 Work: TypeAlias = "Callable[[], None]"
 
@@ -127,8 +128,8 @@ class Lane:
 
     def probe(self, free: int, buckets: int) -> tuple[int, int]:
         """Rows the next claim should look at, and how many of each of the buckets."""
-        probe = 2 * free
-        return probe * self._widen, max(_LEAST_EACH, -(-2 * probe // buckets)) * self._widen
+        probe, least = 2 * free, _LEAST_OF_MANY if self.sharing else _LEAST_EACH
+        return probe * self._widen, max(least, -(-2 * probe // buckets)) * self._widen
 
     def claimed(self, free: int, taken: int, left: bool) -> bool:
         """Remember what a claim for `free` rows took, and whether it saw more; returns whether to claim again at once."""
