@@ -23,6 +23,9 @@ _LEAST_OF_MANY = 2
 
 Work: TypeAlias = "Callable[[], None]"
 
+after_work: list[Work] = []
+"""What a worker thread does before it waits for more: a framework, whose requests end otherwise, looks after what it keeps per thread."""
+
 
 class Threads:
     """Worker threads that do not hold the interpreter at exit, as those of `ThreadPoolExecutor` would; they start when needed."""
@@ -61,11 +64,12 @@ class Threads:
     def _run(self) -> None:
         self._here.working = True
         while (work := self._work.get()) is not None:
-            try:
-                work()
-            except BaseException:
-                logger.exception("runner.work_failed", extra={"akter_thread": threading.current_thread().name})
-            del work
+            for step in (work, *after_work):
+                try:
+                    step()
+                except BaseException:
+                    logger.exception("runner.work_failed", extra={"akter_thread": threading.current_thread().name})
+            del work, step
             with self._lock:
                 self._busy -= 1
 

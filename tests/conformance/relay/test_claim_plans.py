@@ -32,7 +32,7 @@ VALUES = {
 FILL = """
     INSERT INTO {schema}.actor_outbox (bucket, routing_key, tenant_id, actor_type, actor_id, intent_id, kind, target_type, target_id,
         command, payload, caller, due_at_ms, scheduled_at_ms, ready_at_ms)
-    SELECT (i %% 256) - 128, ((i %% 256) - 128)::bigint << 56 | i, 'ghost', 'Ghost', i::text, 'ghost-' || i, %(kind)s, %(target)s, i::text,
+    SELECT (i %% 256) - 128, ((i %% 256) - 128)::bigint << 56 | i, 'ghost', 'Ghost', i::text, %(name)s || i, %(kind)s, %(target)s, i::text,
         'haunt', '{{}}', '{{}}', due, due, CASE WHEN %(kind)s = 'job' THEN 0 END
     FROM generate_series(1, %(rows)s) AS i, LATERAL (SELECT (%(due)s + i)::bigint AS due) AS when_due"""
 
@@ -84,8 +84,12 @@ class Explain:
         self._connection, self._schema = connection, f'"{schema}"'
         self._claims = {made: compile_core(made(), schema) for made in (claim.intents, claim.named)}
 
-    def fill(self, rows: int, *, kind: str = "intent", target: str = "Ghost", due: int = 0) -> None:
-        self._connection.execute(FILL.format(schema=self._schema).encode(), {"rows": rows, "kind": kind, "target": target, "due": due})
+    def fill(self, rows: int, *, kind: str = "intent", target: str = "Ghost", due: int = 0, name: str = "ghost-") -> None:
+        values = {"rows": rows, "kind": kind, "target": target, "due": due, "name": name}
+        self._connection.execute(FILL.format(schema=self._schema).encode(), values)
+
+    def delete(self) -> None:
+        self._connection.execute(f"DELETE FROM {self._schema}.actor_outbox".encode())
 
     def analyze(self) -> None:
         self._connection.execute(f"ANALYZE {self._schema}.actor_outbox".encode())
@@ -175,16 +179,39 @@ def test_a_claim_by_name_reads_the_rows_that_are_named_and_no_others(explain: Ex
     explain.fill(20_000, target="Mailbox")
     if analyzed:
         explain.analyze()
-    keys = [((number % 256) - 128, number) for number in (7, 300, 19_999)]
-    named = {
-        "named_bucket": [bucket for bucket, _ in keys],
-        "named_routing_key": [bucket << 56 | number for bucket, number in keys],
-        "named_intent_id": [f"ghost-{number}" for _, number in keys],
-    }
-    plan = explain.run(mode, claim.named, **{name: f"{{{','.join(map(str, values))}}}" for name, values in named.items()})
+    plan = explain.run(mode, claim.named, **names(7, 300, 19_999))
     assert plan.due == []
     # Each once to lock it, and once to move it.
-    assert plan.looked_up == 2 * len(keys)
-    assert plan.touched <= 12 * len(keys) + 20
-    assert [node["Actual Rows"] for node in plan.nodes if node["Node Type"] == "ModifyTable"] == [len(keys)]
+    assert plan.looked_up == 6
+    assert plan.touched <= 60
+    assert [node["Actual Rows"] for node in plan.nodes if node["Node Type"] == "ModifyTable"] == [3]
     plan.check_scans()
+
+
+@PLANS
+def test_neither_due_rows_of_other_types_nor_dead_rows_that_a_transaction_holds_are_in_the_way_of_a_claim_by_name(
+    explain: Explain, mode: str, akter_database: str
+) -> None:
+    with psycopg.connect(akter_database.replace("+psycopg", "")) as report:
+        report.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
+        report.execute("SELECT 1")
+        explain.fill(10_000, target="Mailbox")
+        explain.delete()
+        explain.fill(10_000)
+        explain.fill(1, target="Mailbox", name="mine-")
+        assert explain.run(mode).touched > 10_000, "the case is no case"
+        plan = explain.run(mode, claim.named, **names(1, name="mine-"))
+        assert plan.due == []
+        assert plan.looked_up == 2
+        assert plan.touched <= 40
+
+
+def names(*numbers: int, name: str = "ghost-") -> dict[str, str]:
+    """The parameters that name rows of `fill`."""
+    keys = [((number % 256) - 128, number) for number in numbers]
+    columns = {
+        "named_bucket": [bucket for bucket, _ in keys],
+        "named_routing_key": [bucket << 56 | number for bucket, number in keys],
+        "named_intent_id": [f"{name}{number}" for _, number in keys],
+    }
+    return {column: f"{{{','.join(map(str, values))}}}" for column, values in columns.items()}

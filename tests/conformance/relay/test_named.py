@@ -147,6 +147,15 @@ def test_a_runner_of_this_process_takes_what_a_turn_named_without_looking_at_eve
     assert looks.count > 0
 
 
+def test_a_process_that_does_not_serve_the_type_of_what_is_named_does_not_look_at_all(node: Make) -> None:
+    one = node()
+    assert one.runner.relay.ask([ROW, ROW._replace(bucket=4)]) is False
+    assert not one.runner.relay.wanted.some
+    assert one.runner.relay.ask([ROW, ROW._replace(target_type="Mailbox")]) is True
+    assert one.runner.relay.wanted.take() == [ROW._replace(target_type="Mailbox")]
+    assert one.runner.relay.ask() is True
+
+
 def test_an_own_id_is_not_shown_to_others_and_arrives(node: Make, wire: Wire) -> None:
     sender = node()
     listening(node)

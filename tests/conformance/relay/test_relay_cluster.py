@@ -314,3 +314,15 @@ def test_a_listener_that_hears_nothing_asks_itself_and_connects_again(node: Make
     eventually("it gives the connection up", lambda: found._connection is not first)
     monkeypatch.undo()
     eventually("it listens again", lambda: found._connection is not None and found.loop.failures == 0)
+
+
+def test_behind_a_backlog_of_one_type_a_process_for_another_takes_its_messages_at_once(node: Make, beside: Any) -> None:
+    mixed, apart = node(lanes={"intents": 2}), node(Sender)
+    send_many(mixed.app, [f"old-{number}" for number in range(50)])
+    mixed.app.send(mixed.app.actor(Sender, "s").forget, "k")
+    mixed.runner.relay.run_pass()
+    assert mixed.runner._lane.wait_idle(20.0)
+    left = "SELECT target_type, count(*) FROM {akter}.actor_outbox GROUP BY 1 ORDER BY 1"
+    assert beside(left) == [("Mailbox", 48), ("Sender", 1)], "what was due first came first"
+    settle(apart.app, apart.runner)
+    assert beside(left) == [("Mailbox", 48)]
