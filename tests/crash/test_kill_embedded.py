@@ -14,8 +14,9 @@ from typing import Any
 import psycopg
 import pytest
 
-from akter import Actor, Akter, CommandExpired, CommandId, command, query
+from akter import Actor, Akter, Attempt, CommandExpired, CommandId, Job, command, query
 from akter.embedded import Server, engine_server, stop
+from akter.runner import Runner
 from akter.testing import advance, child
 
 
@@ -32,6 +33,53 @@ class Counter(Actor):
     @query
     def value(self) -> int:
         return self.count
+
+
+def call(attempt: Attempt, journal: str) -> str:
+    """A job's function: every call leaves a line in a file that knows nothing of transactions."""
+    with open(journal, "a", encoding="utf-8") as file:
+        file.write(f"call {attempt.number}\n")
+    return attempt.job_id
+
+
+class Desk(Actor):
+    """Asks for a message and for a job in one turn, and keeps what comes of them."""
+
+    heard: list[str] = []  # noqa: RUF012 - a state field's default is copied
+    calling = Job(call)
+
+    @command
+    def ask(self, journal: str) -> None:
+        self.send(self.actor(Desk, "other").note, journal)
+        self.enqueue(self.calling, journal=journal)
+
+    @command
+    def note(self, journal: str) -> None:
+        with open(journal, "a", encoding="utf-8") as file:
+            file.write("note\n")
+        self.heard = [*self.heard, "note"]
+
+    @calling.on_success
+    def called(self, job: str) -> None:
+        self.heard = [*self.heard, "called"]
+
+
+def ask(target: str, journal: str) -> None:
+    """Commit a message and a job that nobody carries out yet."""
+    with Akter(target, actors=[Desk]) as app:
+        app.migrate()
+        with app.command_id("ask"):
+            app.actor(Desk, "one").ask(journal)
+
+
+def carry_out(target: str) -> None:
+    """Do what is due, in a database that a killed server left."""
+    with Akter(target, actors=[Desk]) as app:
+        runner = Runner(app, listen=False)
+        runner.drain()
+        # What a dead process held waits for the end of its lease.
+        advance(app, timedelta(minutes=5), runner)
+        runner.stop()
 
 
 def increment(target: str, id: str, by: int) -> tuple[int, int]:
@@ -80,6 +128,31 @@ def test_a_turn_goes_on_under_its_id_when_the_server_was_killed_in_its_middle(pl
     assert answer == 2
     assert server != killed
     assert stored(place / "data") == [("2", 1)]
+
+
+@pytest.mark.conformance("KILL-34")
+@pytest.mark.parametrize("point", [None, "after_claim", "before_commit", "after_commit"])
+def test_what_the_outbox_holds_when_the_server_is_killed_is_carried_out_once(place: Path, tmp_path: Path, point: Any) -> None:
+    target, journal = f"embedded:{place / 'data'}", tmp_path / "journal"
+    with child(ask, target, str(journal), stop_at="after_commit") as process:
+        process.wait_reached()
+        os.kill(_postmaster(place / "data"), signal.SIGKILL)
+        process.kill()
+    assert not journal.exists()
+    if point is not None:
+        with child(carry_out, target, stop_at=point) as process:
+            process.wait_reached()
+            os.kill(_postmaster(place / "data"), signal.SIGKILL)
+            process.kill()
+    with child(carry_out, target) as process:
+        process.wait(60)
+    with Server(place / "data") as server, psycopg.connect(server.url("akter", driver="")) as connection:
+        heard = connection.execute("SELECT actor_id, value->>'heard' FROM akter.actor_state ORDER BY actor_id").fetchall()
+        assert heard == [("one", '["called"]'), ("other", '["note"]')]
+        assert connection.execute("SELECT count(*) FROM akter.actor_outbox").fetchall() == [(0,)]
+    lines = journal.read_text().splitlines()
+    # A function, or a handler, whose process died before its commit runs again; nothing of it is kept twice.
+    assert sorted(lines) == ["call 1", "note"] if point is None else {"call 1", "note"} <= set(lines)
 
 
 @pytest.fixture

@@ -16,7 +16,8 @@ from sqlalchemy.engine import make_url
 
 from akter import Actor, Akter, AkterError, Unavailable, command, query
 from akter.embedded import Server
-from akter.testing import inspect
+from akter.embedded.watcher import lives, postmaster
+from akter.testing import inspect, pause_next
 
 
 class Account(Actor):
@@ -64,6 +65,56 @@ def test_an_app_lives_through_the_end_of_its_server(app: Akter, private: Server,
     halt(how)
     private.start()
     assert app.actor(Account, "a").total() == 11
+
+
+def kill(private: Server, eventually: Any) -> None:
+    """Kill the server, and start it on what is left."""
+    found = postmaster(private.data)
+    assert found is not None
+    os.kill(found.pid, signal.SIGKILL)
+    eventually(lambda: not lives(private.data, found))
+    private.start()
+
+
+@pytest.mark.conformance("KILL-31")
+def test_a_call_whose_server_is_killed_before_its_commit_is_answered_by_the_next_one(
+    app: Akter, private: Server, aside: Any, eventually: Any
+) -> None:
+    with pause_next(app, "before_commit", command_id="payment") as pause:
+        call = aside(lambda: add(app, "payment"))
+        pause.wait()
+        kill(private, eventually)
+        pause.release()
+        assert call.answer() == 11
+    assert add(app, "payment") == 11
+    found = inspect(app, app.actor(Account, "a"))
+    assert (found.state, len(found.receipts)) == ({"balance": 11}, 2)
+
+
+@pytest.mark.conformance("KILL-31")
+def test_a_call_whose_server_is_killed_after_its_commit_is_answered_from_the_receipt(
+    private: Server, private_database: str, make_proxy: Any, make_engine: Any, akter_app: Callable[..., Akter], eventually: Any
+) -> None:
+    proxy = make_proxy(private_database)
+    app = akter_app(Account, engine=make_engine(proxy.url, pool_size=8, max_overflow=0))
+    app.actor(Account, "a").add(1)
+
+    def vanish(line: Any) -> None:
+        # The COMMIT is done, and its answer stands here.
+        kill(private, eventually)
+        line.close()
+
+    fault = proxy.next("COMMIT", vanish, after=True)
+    assert add(app, "payment") == 11
+    assert fault.hits == 1
+    app.engine.dispose()
+    found = inspect(app, app.actor(Account, "a"))
+    assert (found.state, found.version, len(found.receipts)) == ({"balance": 11}, 2, 2)
+
+
+def add(app: Akter, id: str) -> int:
+    with app.command_id(id):
+        return app.actor(Account, "a").add(10)
 
 
 def test_commands_given_while_the_server_is_away_run_when_it_is_back(
