@@ -6,11 +6,13 @@ import contextlib
 import os
 import shutil
 import signal
+import time
 from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+import psutil
 import psycopg
 import pytest
 
@@ -108,7 +110,7 @@ def test_the_last_commit_is_recovered_and_answered(place: Path, order: str) -> N
             process.kill()
         # A server without clients ends by itself, perhaps before it is killed.
         with contextlib.suppress(ProcessLookupError):
-            os.kill(server, signal.SIGKILL)
+            _kill(server)
         process.kill()
     assert stored(place / "data") == [("2", 1)]
     with child(increment, target, "first", 2) as process:
@@ -122,7 +124,7 @@ def test_the_last_commit_is_recovered_and_answered(place: Path, order: str) -> N
 def test_a_turn_goes_on_under_its_id_when_the_server_was_killed_in_its_middle(place: Path) -> None:
     with child(increment, f"embedded:{place / 'data'}", "first", 2, stop_at="before_commit") as process:
         process.wait_reached()
-        os.kill(killed := _postmaster(place / "data"), signal.SIGKILL)
+        _kill(killed := _postmaster(place / "data"))
         process.release()
         answer, server = process.wait()
     assert answer == 2
@@ -136,13 +138,13 @@ def test_what_the_outbox_holds_when_the_server_is_killed_is_carried_out_once(pla
     target, journal = f"embedded:{place / 'data'}", tmp_path / "journal"
     with child(ask, target, str(journal), stop_at="after_commit") as process:
         process.wait_reached()
-        os.kill(_postmaster(place / "data"), signal.SIGKILL)
+        _kill(_postmaster(place / "data"))
         process.kill()
     assert not journal.exists()
     if point is not None:
         with child(carry_out, target, stop_at=point) as process:
             process.wait_reached()
-            os.kill(_postmaster(place / "data"), signal.SIGKILL)
+            _kill(_postmaster(place / "data"))
             process.kill()
     with child(carry_out, target) as process:
         process.wait(60)
@@ -191,3 +193,13 @@ def _again(app: Akter, id: CommandId) -> int:
 
 def _postmaster(data: Path) -> int:
     return int((data / "pgdata" / "postmaster.pid").read_text().split()[0])
+
+
+def _kill(server: int) -> None:
+    """Kill it, and wait until it is gone: a process that starts a server meanwhile would take it for one that runs."""
+    os.kill(server, signal.SIGKILL)
+    with contextlib.suppress(psutil.NoSuchProcess):
+        end = time.monotonic() + 30
+        while psutil.Process(server).status() != psutil.STATUS_ZOMBIE:
+            assert time.monotonic() < end, "it does not die"
+            time.sleep(0.005)
