@@ -11,7 +11,7 @@ from typing import Any
 import psycopg
 import sqlalchemy
 from acting import ACTORS, tape
-from judge import Stored, judge
+from judge import judge
 from plan import Fault, Line, program
 from world import LEFT, TABLES, Failed, World
 
@@ -143,7 +143,7 @@ def simulate_cluster(seed: int, url: str, schema: str, lines: list[tuple[Line, i
             cluster.call_through(number)
             cluster.carry_out(operation, None)
         cluster.finish()
-        if wrong := judge(Stored(cluster.rows, dict(tape.calls), cluster.answers), [line for line, _ in lines]):
+        if wrong := judge(cluster.stored(), [line for line, _ in lines]):
             raise Failed("\n".join(wrong[:20]))
         return cluster.met
     except (Failed, AkterError) as problem:

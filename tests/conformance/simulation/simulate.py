@@ -1,8 +1,9 @@
 """Crashes, lost answers, lost connections, stalled processes and a clock that jumps, over a program drawn from a seed.
 
     python tests/conformance/simulation/simulate.py --seed 1 --count 100
+    python tests/conformance/simulation/simulate.py --seed 1 --count 100 --cluster
 
-Runs on `AKTER_TEST_DATABASE_URL`, or on a PostgreSQL of its own. Ends with 1 at the first seed that finds something wrong, and names it.
+Runs on a PostgreSQL of its own. Ends with 1 at the first seed that finds something wrong, and names it.
 """
 
 from __future__ import annotations
@@ -19,8 +20,7 @@ from typing import Any, NamedTuple
 if __name__ == "__main__":
     sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parents[1])]
 
-from acting import tape
-from judge import Stored, judge
+from judge import judge
 from plan import Line, program
 from world import Failed, World, run
 
@@ -48,8 +48,7 @@ def simulate(
             if left := process.left():
                 raise Failed(f"there were faults before it began: {', '.join(left)}")
         run(lines, world)
-        wrong = judge(Stored(world.rows, dict(tape.calls), world.answers), lines)
-        if wrong:
+        if wrong := judge(world.stored(), lines):
             raise Failed("\n".join(wrong[:20]))
         return Simulated(lines, world.met, world.answers)
     except (Failed, AkterError) as problem:
@@ -60,24 +59,27 @@ def simulate(
 
 def main() -> int:
     """Run as many seeds as the command line says."""
+    from cluster import simulate_cluster
+
     from akter.embedded import Server
     from akter.testing.databases import databases
 
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--count", type=int, default=20)
+    parser.add_argument("--cluster", action="store_true", help="on three processes that work all the time")
     given = parser.parse_args()
     logging.disable(logging.ERROR)
     with Server.temporary({"max_connections": "200"}) as server, databases(server.url, "postgres", "akter") as clone:
         faults: Counter[str] = Counter()
         for seed in range(given.seed, given.seed + given.count):
             try:
-                done = simulate(seed, clone(), "akter")
+                met = simulate_cluster(seed, clone(), "akter") if given.cluster else simulate(seed, clone(), "akter").met
             except Failed as failed:
                 print(failed, flush=True)
                 return 1
-            faults.update(f"{kind} {point}" for _, kind, point in done.met)
-            print(f"seed {seed}: {len(done.lines)} operations, {len(done.met)} faults, nothing wrong", flush=True)
+            faults.update(f"{kind} {point}" for _, kind, point in met)
+            print(f"seed {seed}: {len(met)} faults, nothing wrong", flush=True)
         print(*(f"{times:6} {what}" for what, times in faults.most_common()), sep="\n")
     return 0
 

@@ -15,6 +15,7 @@ import psycopg
 import sqlalchemy
 import sqlalchemy.exc
 from acting import ACTORS, Clock, Node, Refused, Watcher, tape
+from judge import Stored
 from plan import Fault, Line, Operation
 from sqlalchemy import column, select, table
 
@@ -129,6 +130,12 @@ class World:
     def rows(self, statement: str) -> list[Any]:
         """Look at the database from beside; `{schema}` is akter's."""
         return self.beside.execute(statement.replace("{schema}", f'"{self.schema}"').encode()).fetchall()
+
+    def stored(self) -> Stored:
+        """All that is there, as of one moment: a schedule may go on meanwhile."""
+        with self.beside.transaction():
+            self.beside.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
+            return Stored(self.rows, dict(tape.calls), self.answers)
 
     def carry_out(self, operation: Operation, fault: Fault | None) -> None:
         """Do one thing, while its fault meets it."""
