@@ -1,4 +1,4 @@
-"""Messages, timers, jobs and their cancellations while everything around them is killed, and the proof that all is well.
+"""Messages, timers, jobs, events and those that follow them while everything around them is killed, and the proof that all is well.
 
     python tests/crash/soak.py --seed 1
 

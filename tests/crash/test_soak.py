@@ -185,6 +185,70 @@ def test_the_judge_of_jobs_sees(soaked: tuple[Soaked, Place], fault: str) -> Non
     assert any(said in one for one in wrong), wrong
 
 
+EVENT_FAULTS: dict[str, tuple[Callable[[Stored], object], str]] = {
+    "an event that is lost": (lambda stored: stored.events.pop(3), "and its history is to have"),
+    "an event of nobody": (lambda stored: stored.events.append((stored.events[0][0], 10_000, "x")), "and its history is to have"),
+    "a number that was given out twice": (
+        lambda stored: stored.heads.update({stored.events[0][0]: 1 + stored.heads[stored.events[0][0]]}),
+        "and its history is to have",
+    ),
+    "an event that was not told": (lambda stored: next(iter(stored.listeners.values())).pop(2), "and is to have"),
+    "an event that was told twice": (lambda stored: _doubled(next(iter(stored.listeners.values()))), "and is to have"),
+    "events told in another order": (lambda stored: _swapped(stored), "and is to have"),
+    "a follower who was told too little": (lambda stored: _told_to_a_follower(stored, lambda seen, at: seen.pop(at)), "and the log"),
+    "a follower who was told twice": (
+        lambda stored: _told_to_a_follower(stored, lambda seen, at: seen.insert(at, seen[at])),
+        "and the log is",
+    ),
+    "a follower who was told after the end": (
+        lambda stored: _told_to_a_follower(stored, lambda seen, at: seen.insert(at, ["end", seen[at][1], 0])),
+        "was told",
+    ),
+    "a subscription that waits": (lambda stored: stored.untold.append(("n1",)), "is not told all"),
+    "a request that was dropped": (lambda stored: stored.asked.pop(), "has 0 receipts"),
+}
+
+
+def _doubled(kept: list[Any]) -> None:
+    kept.append(kept[0])
+
+
+def _swapped(stored: Stored) -> None:
+    """The first two events of one source that one listener was told."""
+    for kept in stored.listeners.values():
+        for place, one in enumerate(kept):
+            for other in range(place + 1, len(kept)):
+                if kept[other][0] == one[0]:
+                    kept[place], kept[other] = kept[other], one
+                    return
+    raise AssertionError("nobody was told two events of one source")
+
+
+def _told_to_a_follower(stored: Stored, change: Callable[[list[Any], int], object]) -> None:
+    """Change a place in the middle of what a follower was told of one source."""
+    for seen in stored.followers.values():
+        for place, one in enumerate(seen):
+            of = [other[0] for other in seen[:place] if other[1] == one[1]]
+            if one[0] == "told" and of[-1:] == ["told"]:
+                change(seen, place)
+                return
+    raise AssertionError("no follower was told two events of one source")
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("fault", EVENT_FAULTS)
+def test_the_judge_of_events_sees(soaked: tuple[Soaked, Place], fault: str) -> None:
+    _, place = soaked
+    change, said = EVENT_FAULTS[fault]
+    with psycopg.connect(plain(place.url)) as connection:
+        stored = Stored(connection, Path(place.directory))
+    wanted = orders(OPTIONS.seed, OPTIONS.intents, OPTIONS.actors)
+    assert not any(said in one for one in check(stored, wanted).wrong)
+    change(stored)
+    wrong = check(stored, wanted).wrong
+    assert any(said in one for one in wrong), wrong
+
+
 def test_a_seed_says_everything() -> None:
     def drawn(seed: int) -> tuple[list[Order], list[Any]]:
         plan = actions(seed, 3, 3.0)

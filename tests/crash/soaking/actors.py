@@ -1,4 +1,4 @@
-"""The actors of the soak that send, receive and tick."""
+"""The actors of the soak that send, receive, publish and tick."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from typing import Any
 from sqlalchemy import column, func, insert, table
 
 from akter import Actor, Rejection, command
+from soaking.following import Follower, Listener, Noted, is_noted
 from soaking.journal import ran
 from soaking.plan import CHARGES, Step, steps
 from soaking.till import Till
@@ -90,6 +91,8 @@ class Node(Actor, max_state_bytes=8_000_000):
         ran(what)
         self.count += 1
         self.history.append((self.count, what))
+        if is_noted(what):
+            self.emit(Noted(tag=what, number=self.count))
         return self.count
 
     def _carry_out(self, number: int, tag: str, step: Step) -> None:
@@ -139,4 +142,7 @@ class Canary(Actor):
         self.cancel("tick")
 
 
-ACTORS = (Node, Till, Canary)
+EARLIER = (Node, Till, Canary, Listener)
+"""What an earlier release knows: nobody asks to follow anybody."""
+
+ACTORS = (*EARLIER, Follower)

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import psycopg
 
-from soaking import leases, provider
+from soaking import followed, leases, provider
 from soaking.judge import Letter, judge
 from soaking.till import ROUTES
 
@@ -59,7 +59,7 @@ class Stored:
             return connection.execute(statement.encode()).fetchall()
 
         self.states = {id: (value, version) for id, value, version in rows(STATES)}
-        self.receipts = rows("SELECT actor_id, command_id, command, outcome FROM akter.actor_receipts WHERE actor_type <> 'Canary'")
+        self.receipts = rows(f"SELECT actor_id, command_id, command, outcome FROM akter.actor_receipts WHERE {OF_BOTH}")
         # The transaction and the time of every turn that changed its actor.
         self.turns = {(actor, number): (xid, at) for actor, number, xid, at in rows(TURNS)}
         self.effects = rows("SELECT tag, actor, number FROM public.soak_effects")
@@ -72,6 +72,12 @@ class Stored:
         self.rests = dict(rows(RESTS))
         self.letters = {id: Letter(*kept) for id, *kept in rows("SELECT job_id, attempts, cause, ambiguous FROM akter.actor_dead_letters")}
         self.calls = provider.read(directory / "ledger")
+        self.events = rows(EVENTS)
+        self.heads = dict(rows(HEADS))
+        self.listeners = {id: value["kept"] for id, value in rows(OF_ONE.format("Listener"))}
+        self.followers = {id: value["seen"] for id, value in rows(OF_ONE.format("Follower"))}
+        self.asked = [own(id) for (id,) in rows(ASKED)]
+        self.untold = rows(UNTOLD)
         self.leases = leases.read(directory / "leases")
         self.killed = frozenset(map(int, (directory / "killed").read_text().split()))
         self.runs: dict[str, list[float]] = defaultdict(list)
@@ -90,7 +96,15 @@ def own(id: str) -> str:
     return id.rsplit(":", 1)[-1]
 
 
-STATES = "SELECT actor_id, value::text::json, version FROM akter.actor_state WHERE actor_type <> 'Canary'"
+OF_BOTH = "actor_type IN ('Node', 'Till')"
+STATES = f"SELECT actor_id, value::text::json, version FROM akter.actor_state WHERE {OF_BOTH}"
+OF_ONE = "SELECT actor_id, value::text::json FROM akter.actor_state WHERE actor_type = '{}'"
+EVENTS = "SELECT actor_id, sequence, value::text::json->>'tag' FROM akter.actor_events ORDER BY actor_id, sequence"
+HEADS = "SELECT actor_id, event_sequence FROM akter.actor_generations WHERE actor_type = 'Node'"
+ASKED = "SELECT command_id FROM akter.actor_receipts WHERE actor_type = 'Follower' AND command IN ('follow', 'forget')"
+UNTOLD = """SELECT s.source_id, s.subscriber_type, s.subscriber_id, s.delivered, g.event_sequence, s.last_error
+    FROM akter.actor_subscriptions s JOIN akter.actor_generations g ON (g.actor_type, g.actor_id) = (s.source_type, s.source_id)
+    WHERE s.due_at_ms IS NOT NULL OR s.gaps > 0 OR s.active AND s.delivered > g.event_sequence"""
 
 
 def check(stored: Stored, orders: Iterable[Any]) -> Findings:
@@ -102,6 +116,7 @@ def check(stored: Stored, orders: Iterable[Any]) -> Findings:
     _effects(stored, found)
     _ticks(stored, found)
     judge(stored, found.wrong, found.numbers)
+    followed.judge(stored, found.wrong, found.numbers)
     found.wrong += [f"the outbox still holds {row}" for row in stored.outbox]
     return found
 
@@ -152,11 +167,14 @@ def _sent(stored: Stored) -> list[Wanted]:
 def _driven(stored: Stored, orders: list[Any], found: Findings) -> list[Wanted]:
     """Each order of the driver was carried out once; returns the messages among them."""
     spreads = Counter(own(id) for _, id, command, _ in stored.receipts if command == "spread")
+    asked = Counter(stored.asked)
     tags = {wanted.tag for wanted in stored.outside}
     wanted: list[Wanted] = []
     for order in orders:
         if order.kind == "spread" and spreads[order.id] != 1:
             found.wrong.append(f"{order.id} has {spreads[order.id]} receipts")
+        if order.kind == "follow" and asked[order.id] != 1:
+            found.wrong.append(f"{order.id} has {asked[order.id]} receipts")
         if order.kind == "within" and f"{order.id}.0" not in tags:
             found.wrong.append(f"{order.id} was not committed")
         if order.kind == "send":

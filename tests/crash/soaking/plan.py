@@ -10,6 +10,9 @@ HOT_SENDERS = 12
 """Actors that send most, so that their keys are replaced and cancelled while they are pending."""
 
 HOT_TARGETS = 20
+FOLLOWS = ("start", "start", "now", "now", "end")
+"""What a follower asks for: to be told from there on, or no more."""
+
 KEYS = ("k0", "k1", "k2")
 LONGEST_MS = 3000
 """The longest delay of a timer."""
@@ -33,7 +36,8 @@ class Step(NamedTuple):
 
 
 class Order(NamedTuple):
-    """One thing that the driver does. `kind`: spread is a turn that sends, send and within send from outside of turns."""
+    """One thing that the driver does. `kind`: spread is a turn that sends, send and within send from outside of turns, follow is a request
+    of a follower."""
 
     id: str
     kind: str
@@ -77,8 +81,8 @@ def orders(seed: int, intents: int, actors: int) -> list[Order]:
     found: list[Order] = []
     asked = 0
     while asked < intents:
-        kind = random.choices(("spread", "send", "within"), (88, 6, 6))[0]
-        fan = {"spread": random.choice((1, 4, 12, 30, 60)), "send": 1, "within": random.randint(1, 6)}[kind]
+        kind = random.choices(("spread", "send", "within", "follow"), (60, 6, 6, 28))[0]
+        fan = {"spread": random.choice((1, 4, 12, 30, 60)), "send": 1, "within": random.randint(1, 6), "follow": 0}[kind]
         actor = f"n{random.randrange(HOT_SENDERS if random.random() < 0.7 else actors)}"
         found.append(Order(f"o{len(found)}", kind, actor, random.randrange(2**31), fan))
         asked += fan

@@ -28,7 +28,7 @@ class Supervisor:
     """The runners and the driver. `server` is None for a database that is not to be restarted."""
 
     def __init__(self, place: Place, server: Server | None, processes: int) -> None:
-        self._place, self._server = place, server
+        self._place, self._server, self._started = place, server, 0
         self.runners = [self._runner(number) for number in range(processes)]
         self.driver = child(drive, place)
         self.did: Counter[str] = Counter()
@@ -41,7 +41,9 @@ class Supervisor:
         # Every other one starts the database by itself when it is gone.
         embedded = self._server is not None and number % 2 == 1
         target = f"embedded:{self._server.data}" if embedded and self._server is not None else self._place.url
-        return child(run, self._place, target, number)
+        # Every other process but the first is deployed from an earlier release, so there are always both.
+        self._started += 1
+        return child(run, self._place, target, number, number == 0 or self._started % 2 == 0)
 
     def carry_out(self, action: Action) -> None:
         """Do one thing to them."""

@@ -19,9 +19,10 @@ END $$;
 CREATE TRIGGER soak_goes AFTER DELETE ON akter.actor_outbox FOR EACH ROW EXECUTE FUNCTION public.soak_goes();
 """
 
-PENDING = "SELECT count(*) FROM akter.actor_outbox WHERE actor_type <> 'Canary'"
+UNTOLD = "(SELECT count(*) FROM akter.actor_subscriptions WHERE due_at_ms IS NOT NULL)"
+PENDING = f"SELECT count(*) + {UNTOLD} FROM akter.actor_outbox WHERE actor_type <> 'Canary'"
 DUE = "SELECT count(*) FROM akter.actor_outbox WHERE due_at_ms < extract(epoch FROM clock_timestamp()) * 1000"
-LEFT = "SELECT count(*) FROM akter.actor_outbox"
+LEFT = f"SELECT count(*) + {UNTOLD} FROM akter.actor_outbox"
 TICKS = "SELECT count(*) FROM public.soak_ticks"
 RECEIPTS = "SELECT count(*) FROM akter.actor_receipts WHERE actor_type = 'Node'"
 

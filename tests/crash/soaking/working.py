@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from random import Random
 from types import FrameType
 from typing import Any, NamedTuple
 
@@ -21,9 +22,10 @@ from sqlalchemy import column, insert, select, table
 from akter import Akter, Unavailable
 from akter.runner import Runner
 from soaking import lines, tables
-from soaking.actors import ACTORS, Node, arguments, receiver
+from soaking.actors import ACTORS, EARLIER, Node, arguments, receiver
+from soaking.following import FOLLOWERS, Follower
 from soaking.journal import JOURNAL
-from soaking.plan import Order, Step, orders, steps
+from soaking.plan import FOLLOWS, Order, Step, orders, steps
 from soaking.provider import LEDGER
 
 DRIVERS = 4
@@ -69,8 +71,8 @@ WAYS: Sequence[dict[str, Any]] = ({}, {"listen": False}, {"ride": False})
 """How the runners differ: one does not listen, and one deletes what it delivered in a step of its own."""
 
 
-def run(place: Place, target: str, number: int) -> dict[str, int]:
-    """Be a runner until there is a file `stop` or a signal; returns what was done."""
+def run(place: Place, target: str, number: int, newest: bool) -> dict[str, int]:
+    """Be a runner of this or an earlier release until there is a file `stop` or a signal; returns what was done."""
     _prepare(place, label := f"runner-{number}")
     ended, parent = threading.Event(), os.getppid()
 
@@ -78,7 +80,7 @@ def run(place: Place, target: str, number: int) -> dict[str, int]:
         ended.set()
 
     signal.signal(signal.SIGTERM, end)
-    with Akter(target, actors=ACTORS, execution=place.lease, lock=1.0) as app:
+    with Akter(target, actors=ACTORS if newest else EARLIER, execution=place.lease, lock=1.0) as app:
         way = {
             "claim_lease": place.lease,
             "poll": 0.5,
@@ -175,7 +177,17 @@ def _within(app: Akter, place: Place, order: Order) -> None:
         return
 
 
-KINDS = {"spread": _spread, "send": _send, "within": _within}
+def _follow(app: Akter, place: Place, order: Order) -> None:
+    random = Random(order.seed)
+    follower, what = app.actor(Follower, f"f{random.randrange(FOLLOWERS)}"), random.choice(FOLLOWS)
+    with app.command_id(order.id):
+        if what == "end":
+            follower.forget(order.actor)
+        else:
+            follower.follow(order.actor, what)
+
+
+KINDS = {"spread": _spread, "send": _send, "within": _within, "follow": _follow}
 
 
 def _prepare(place: Place, label: str) -> None:
