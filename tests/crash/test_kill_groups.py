@@ -42,8 +42,8 @@ def share(url: str, schema: str, journal: str) -> dict[str, int]:
     import akter.seats
 
     akter.seats.TOGETHER = 1
-    akter.seats.PATIENCE = akter.group.PATIENCE = akter.pace.SLOW = 60.0
-    with Akter(url, actors=[Stock], schema=schema) as app, ThreadPoolExecutor(8) as threads:
+    akter.seats.PATIENCE = akter.group.PATIENCE = akter.group._LOCK = akter.pace.SLOW = 60.0
+    with Akter(url, actors=[Stock], schema=schema, execution=90.0, delivery=120.0, lock=60.0) as app, ThreadPoolExecutor(8) as threads:
         app.verify()
         app._turns._pace.saw(app.actors["Stock"].members["add"], 0.0, used_sql=False)
         with pause_next(app, "before_commit", command_id="first") as pause:
@@ -83,8 +83,8 @@ def test_a_process_killed_around_a_shared_commit_leaves_all_of_it_or_nothing(
         with child(share, akter_database, akter_schema, str(journal)) as process:
             # The COMMIT has arrived, and waits for what its trigger asks for.
             until(WAITS)
+            (backend,) = rows(WAITS)
             process.kill()
-        (backend,) = rows(WAITS)
         if not committed:
             rows("SELECT pg_terminate_backend(%s)", backend)
             until("SELECT 1 FROM pg_stat_activity WHERE pid = %s", backend, some=False)

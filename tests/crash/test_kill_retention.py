@@ -9,7 +9,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from akter import Actor, Akter, Event, command
+from akter import Actor, Akter, Event, command, store
 from akter.runner import retention
 from akter.testing import child, sweep
 
@@ -38,6 +38,7 @@ class Bell(Actor, keep_receipts=timedelta(0), keep_events=timedelta(0)):
 def prune(url: str, schema: str) -> None:
     """Sweep in small batches; what a killed process of these tests does."""
     retention.BATCH = BATCH
+    store.retention._PATIENCE_MS = 60_000
     with Akter(url, actors=[Bell], schema=schema) as app:
         sweep(app)
 
@@ -72,8 +73,8 @@ def test_a_sweep_killed_in_a_batch_leaves_whole_batches_and_the_next_one_prunes_
         holder.execute("SELECT pg_advisory_lock(7)")
         with child(prune, akter_database, akter_schema) as process:
             until(WAITS)
+            (backend,) = rows(WAITS)
             process.kill()
-        (backend,) = rows(WAITS)
     until("SELECT 1 FROM pg_stat_activity WHERE pid = %s", backend, some=False)
     assert rows(f"SELECT {age} FROM actor_{table} ORDER BY 1") == list(range(2 * BATCH + 1, ROWS + 1))
     rows(f"DROP TRIGGER hold ON actor_{table}")
