@@ -328,6 +328,39 @@ def test_a_slow_member_is_withdrawn_and_commits_once_alone(
     assert [len(receipts(app, app.actor(Stock, id))) for id in "abc"] == [1, 1, 1]
 
 
+@pytest.mark.conformance("GRP-04")
+def test_a_member_that_is_done_while_the_others_commit_without_it_runs_again(
+    akter_app: Any, start: Any, beside: Any, other_engine: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What it handed over then is in no transaction, so nobody may tell its caller that it is saved."""
+    patient(monkeypatch)
+    monkeypatch.setattr("akter.group.PATIENCE", 1.0)
+    monkeypatch.setattr("akter.group._LOCK", WAIT)
+    app = akter_app(Stock, lock=9.0)
+    app.verify()
+    seen_quick(app, Stock)
+    crowd = Crowd(app, start, beside.until, partial(app.actor(Stock, "in the way").add, 1))
+    with other_engine.connect() as holding, pause_next(app, "before_handler", command_id="slow") as pause:
+        lock = f'LOCK TABLE "{app.schema}".actor_receipts IN EXCLUSIVE MODE'
+        inside["a"] = lambda: holding.execute(text(lock))
+        answers = crowd.together(
+            partial(app.actor(Stock, "a").add, 1),
+            partial(given, app, "slow", app.actor(Stock, "b").add, 1),
+            partial(app.actor(Stock, "c").add, 1),
+        )
+        pause.wait()
+        beside.until_waiting(1)
+        pause.release()
+        # Again, alone, and behind the lock of the transaction that commits.
+        beside.until_waiting(2)
+        assert not answers[1].done()
+        holding.rollback()
+        assert [answer.result(WAIT) for answer in answers] == [1, 1, 1]
+    found = transactions(beside)
+    assert found["a"] == found["c"] != found["b"]
+    assert inspect(app, app.actor(Stock, "b")).state == {"pieces": 1}
+
+
 def test_those_behind_a_slow_member_of_their_actor_run_alone_behind_it(
     app: Any, crowd: Crowd, beside: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
