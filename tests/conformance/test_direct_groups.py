@@ -5,8 +5,9 @@ from __future__ import annotations
 import _thread
 import contextlib
 import logging
+import signal
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
@@ -111,6 +112,14 @@ def app(akter_app: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
 @pytest.fixture
 def crowd(app: Any, start: Any, beside: Any) -> Crowd:
     return Crowd(app, start, beside.until, partial(app.actor(Stock, "in the way").add, 1))
+
+
+@pytest.fixture
+def interruptible() -> Iterator[None]:
+    """A shell that starts the tests in the background lets them ignore interrupts."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
 
 
 @pytest.fixture
@@ -283,7 +292,9 @@ def test_members_whose_transaction_lost_its_fence_run_again_alone(app: Any, crow
 
 
 @pytest.mark.conformance("GRP-03")
-def test_a_caller_that_is_interrupted_while_it_waits_commits_nothing_and_the_others_run_alone(app: Any, start: Any, beside: Any) -> None:
+def test_a_caller_that_is_interrupted_while_it_waits_commits_nothing_and_the_others_run_alone(
+    app: Any, start: Any, beside: Any, interruptible: None
+) -> None:
     seats = app._turns._seats
     with pause_next(app, "before_commit", command_id="slow") as pause, pause_next(app, "before_commit", command_id="busy") as busy:
         held = start(given, app, "busy", app.actor(Stock, "in the way").add, 1)
