@@ -22,7 +22,7 @@ from akter.runner import Runner
 
 NODES = 3
 KINDS = ("kill", "silence", "connections", "advance")
-PATIENCE = 120.0
+PATIENCE = 200.0
 OF_ONE = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database() AND application_name = '{name}'"
 
 

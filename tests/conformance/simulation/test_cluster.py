@@ -18,7 +18,7 @@ def run(akter_clone: Callable[[], str], akter_schema: str) -> Run:
 
 
 @conformance("SIM-07")
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize("seed", [1, 2])
 def test_everything_happens_once_while_processes_are_killed_and_fall_silent_and_lose_their_connections(run: Run, seed: int) -> None:
     met = run(seed)
@@ -26,7 +26,7 @@ def test_everything_happens_once_while_processes_are_killed_and_fall_silent_and_
 
 
 @conformance("SIM-08")
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(600)
 def test_a_seed_says_what_is_done_to_which_process(run: Run) -> None:
     wanted = [(operation.id, fault.kind, fault.point) for (operation, fault), _ in cluster_program(4) if fault is not None]
     assert run(4) == run(4) == wanted
