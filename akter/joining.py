@@ -12,6 +12,7 @@ from akter.clock import Clock
 from akter.engine import unhindered
 from akter.errors import Unavailable
 from akter.followers import Followers
+from akter.importing import check_not_importing
 from akter.store import deployment, failure, routed, versions
 from akter.store.deployment import Deployment, Placed
 from akter.store.flight import Line, Lost, StatementFailed, raw
@@ -42,7 +43,8 @@ class Joining:
         self._clock, self._lock = Clock(0), threading.Lock()
 
     def join(self) -> Deployment:
-        """The deployment, after checking it the first time; raises `SchemaError`, `DeploymentMismatch` and `Unavailable`."""
+        """The deployment, after checking it the first time; raises `SchemaError`, `DeploymentMismatch` and `Unavailable`,
+        and `AkterError` in a process that only imports its script."""
         found = self._joined
         if found is None:
             with self._lock:
@@ -74,6 +76,7 @@ class Joining:
     def _verified(self) -> Deployment:
         from akter import schema
 
+        check_not_importing()
         name = self._statements.schema
         # A first call may be `within(...)` on the pool's only connection.
         with unhindered(self._engine) as engine, Wire(engine, self._statements) as wire:

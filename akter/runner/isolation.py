@@ -1,6 +1,7 @@
 """A job's function in a child process, which can be killed: at the attempt's deadline, or when its lease is lost.
 
-The function is found by its module and name, so it belongs to a module that can be imported. The child ends with this process.
+The function is found by its module and name, so it belongs to a module that can be imported. The child ends with this process, and what
+the function started ends with the child, unless it has made a session of its own.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ import contextlib
 import multiprocessing
 import os
 import pickle
+import signal
 import threading
 import time
 from collections.abc import Callable
@@ -26,11 +28,12 @@ _LOOK = 0.05
 
 
 class ChildFailed(Exception):
-    """What the function raised in its process, or how that process ended. `final`: it has acted, and another try would act again."""
+    """What the function raised in its process, or how that process ended. `final`: it has acted, and another try would act again.
+    `begun`: the function had been called."""
 
-    def __init__(self, said: str, *, final: bool = False) -> None:
+    def __init__(self, said: str, *, final: bool = False, begun: bool = True) -> None:
         super().__init__(said)
-        self.final = final
+        self.final, self.begun = final, begun
 
 
 def call(run: Run, arguments: Any) -> Any:
@@ -46,12 +49,12 @@ def call(run: Run, arguments: Any) -> Any:
         process.start()
         there.close()
         alive.close()
-        run.kill = process.kill
+        run.kill = lambda: _kill(process)
         return _await(process, here, run, attempt)
     finally:
         run.kill = None
         if process.pid is not None:
-            process.kill()
+            _kill(process)
             process.join()
         for end in (here, there, alive, ours):
             end.close()
@@ -63,7 +66,16 @@ def _split(run: Run, arguments: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
     return tuple(values.values()), named
 
 
+def _kill(process: Any) -> None:
+    """End the process, and those that it started and that are still in its group."""
+    with contextlib.suppress(OSError):
+        # Its group has its number. Before it has made that group, it has started nothing.
+        os.killpg(process.pid, signal.SIGKILL)
+    process.kill()
+
+
 def _await(process: Any, here: Connection, run: Run, attempt: Attempt) -> Any:
+    begun = False
     while True:
         # The function may have started processes of its own, which hold the pipe open: so the child itself is asked, too.
         gone = process.exitcode is not None
@@ -71,8 +83,9 @@ def _await(process: Any, here: Connection, run: Run, attempt: Attempt) -> Any:
             try:
                 kind, value = here.recv()
             except (EOFError, OSError):
-                raise _ended(process) from None
+                raise _ended(process, begun) from None
             if kind == "begun":
+                begun = True
                 # What it took to start the process is not the function's time.
                 run.deadline = min(run.deadline, time.monotonic() + run.known.job.timeout)
             elif kind == "progress":
@@ -81,15 +94,21 @@ def _await(process: Any, here: Connection, run: Run, attempt: Attempt) -> Any:
             else:
                 return _answer(kind, value)
         elif gone:
-            raise _ended(process)
+            raise _ended(process, begun)
         if attempt.cancelled.is_set():
-            process.kill()
+            _kill(process)
 
 
-def _ended(process: Any) -> ChildFailed:
+def _ended(process: Any, begun: bool) -> ChildFailed:
     process.join(5.0)
     code = process.exitcode
-    return ChildFailed(f"its process ended with {f'signal {-code}' if code is not None and code < 0 else f'exit code {code}'}")
+    said = f"its process ended with {f'signal {-code}' if code is not None and code < 0 else f'exit code {code}'}"
+    if not begun:
+        said += (
+            " before the function was called: what its module's import wrote is in this process's output, and a script does what it "
+            'does under `if __name__ == "__main__":`'
+        )
+    return ChildFailed(said, begun=begun)
 
 
 def _answer(kind: str, value: Any) -> Any:
@@ -112,6 +131,9 @@ def _child(
     positional: tuple[Any, ...],
     named: dict[str, Any],
 ) -> None:
+    with contextlib.suppress(OSError):
+        # A group of its own, for all that the function starts; and what a terminal sends is for the runner, which ends this one.
+        os.setsid()
     threading.Thread(target=_follow, args=(alive,), daemon=True).start()
     id, number, actor_id, tenant, seconds = about
     lock = threading.Lock()
@@ -149,7 +171,9 @@ def _said(problem: BaseException) -> str:
 
 
 def _follow(alive: Connection) -> None:
-    """End with the process that started this one."""
+    """End with the process that started this one, and with what the function started."""
     with contextlib.suppress(EOFError, OSError):
         alive.recv_bytes()
+    if os.getpgrp() == os.getpid():
+        os.killpg(0, signal.SIGKILL)
     os._exit(1)

@@ -23,6 +23,7 @@ import akter
 from akter.app import Akter
 from akter.errors import AkterError, ConfigurationError
 from akter.identity import shown_id
+from akter.importing import check_not_importing
 from akter.limits import seconds as checked
 from akter.named import Named
 from akter.runner import deploying, following
@@ -322,6 +323,7 @@ class Runner:
             record.invalidate()
 
     def _check_process(self) -> None:
+        check_not_importing()
         if os.getpid() != self._pid:
             raise AkterError("this Runner was made before a fork: make and start it in the child, as in gunicorn's post_fork hook")
 

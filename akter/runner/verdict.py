@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any, Literal
 
 from akter import caller as callers
@@ -42,6 +43,22 @@ def succeeded(run: Run, value: Any, largest: int) -> Success | Failure:
     return Success(run, command, payload, *told(run, "cancelled", cancellation))
 
 
+def told_as_succeeded(success: Success) -> str:
+    """Every payload, and every hash of one, by which a cancelled job's actor hears of a success, as a JSON list.
+
+    A success whose commit was not answered finds them when it is told again; it may also find that another attempt's was told.
+    """
+    name = success.run.known.job.routes.get("cancelled")
+    if name is None:
+        return "[]"
+    route, known = success.run.known.definition.members[name], list[str]()
+    for number in range(1, max(success.run.row.attempts, success.run.known.job.retry.attempts) + 1):
+        told = Cancellation(job_id=success.run.id, job=success.run.row.command, attempts=number, outcome="succeeded")
+        payload, arguments = route.bind((told,), {})
+        known += [payload.decode(), route.hash(arguments)]
+    return json.dumps(known)
+
+
 def failed(run: Run, problem: BaseException) -> Failure:
     """The function raised. Only `NotApplied` and rejections say that the outside world did not act."""
     if isinstance(problem, NotApplied):
@@ -50,6 +67,8 @@ def failed(run: Run, problem: BaseException) -> Failure:
         return Failure(run, words(problem if said is None else said), ambiguous=False, final=final is True)
     if isinstance(problem, Cancelled):
         return Failure(run, "it stopped because it was told to", ambiguous=True)
+    if isinstance(problem, ChildFailed) and not problem.begun:
+        return not_started(run, problem)
     final = isinstance(problem, ChildFailed) and problem.final
     return Failure(run, words(problem), ambiguous=not isinstance(problem, Rejection), final=final)
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
 import time
 
 from akter import Attempt, NotApplied
@@ -33,6 +35,21 @@ def meet(attempt: Attempt, journal: str, how: str, guests: int) -> str:
     if attempt.number == 1:
         time.sleep(60)
     return f"met {how}"
+
+
+HOLD = "import fcntl, sys, time; file = open(sys.argv[1]); fcntl.flock(file, 2); open(sys.argv[2], 'a').write('1 held\\n'); time.sleep(600)"
+
+
+def found(attempt: Attempt, journal: str, lock: str, how: str) -> str:
+    """Start a process that holds a lock for as long as it lives."""
+    subprocess.Popen([sys.executable, "-c", HOLD, lock, journal])
+    wait_for(journal, 1)
+    if how == "returns":
+        return "founded"
+    if how == "dies":
+        os._exit(7)
+    time.sleep(600)
+    return "too late"
 
 
 def wait_for(journal: str, lines: int) -> None:

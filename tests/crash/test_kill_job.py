@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import fcntl
 import signal
+import subprocess
+import sys
+import threading
+import time
 from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
-from charging import charge_card, meet
+from charging import charge_card, found, meet
 
 from akter import Actor, Akter, AkterError, Cancellation, DeadLetter, Job, Retry, command
 from akter.runner import Runner
@@ -26,6 +31,12 @@ class Till(Actor):
     charge = Job(charge_card, retry=Retry(attempts=3, base=1.0, cap=2.0))
     apart = Job(charge_card, retry=Retry(attempts=2, base=0.05, cap=0.05), isolation="process")
     meeting = Job(meet, retry=Retry(attempts=2, base=0.05, cap=0.05))
+
+    family = Job(found, retry=Retry(attempts=1), isolation="process")
+
+    @command
+    def begin_family(self, journal: str, lock: str, how: str) -> None:
+        self.enqueue(self.family, journal, lock, how)
 
     @command
     def begin_meeting(self, journal: str, how: str, guests: int) -> None:
@@ -111,6 +122,13 @@ class Place:
     @property
     def left(self) -> int:
         return len(inspect(self.app, self.till).outbox)
+
+
+def eventually(what: str, so: Callable[[], bool]) -> None:
+    end = time.monotonic() + 120
+    while not so():
+        assert time.monotonic() < end, what
+        time.sleep(0.01)
 
 
 @pytest.fixture
@@ -245,3 +263,78 @@ def test_a_process_that_ends_while_jobs_wait_gives_them_back(place: Place, until
     with child(work, *place.where) as process:
         process.wait()
     assert len(place.calls) == 5 == len(ids)
+
+
+def held(lock: Path) -> bool:
+    with lock.open() as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+    return False
+
+
+@pytest.mark.parametrize("how", ["deadline", "returns", "dies", "runner killed"])
+def test_what_a_function_started_in_its_process_ends_with_it(place: Place, tmp_path: Path, how: str) -> None:
+    lock = tmp_path / "lock"
+    lock.touch()
+    place.till.begin_family(str(place._journal), str(lock), how)
+    if how == "runner killed":
+        with child(work, *place.where) as process:
+            eventually("it holds the lock", lambda: place.calls == [1])
+            process.kill()
+    else:
+        runner = Runner(place.app, listen=False)
+        draining = threading.Thread(target=runner.drain, daemon=True)
+        draining.start()
+        eventually("it holds the lock", lambda: place.calls == [1])
+        if how == "deadline":
+            assert held(lock)
+            (run,) = runner.jobs.attempts.running()
+            run.deadline = 0.0
+            runner.jobs.attempts.clock.wake()
+        draining.join(120)
+        runner.stop()
+    eventually("it is gone", lambda: not held(lock))
+    if how == "deadline":
+        assert place.letters == [("it took longer than its time limit", 1, True)]
+
+
+SCRIPT = """
+import sys
+from akter import Actor, Akter, Attempt, Job, Retry, command
+from akter.operating import Operator
+from akter.runner import Runner
+
+def do(attempt: Attempt) -> str:
+    return "done"
+
+class Script(Actor):
+    times: int = 0
+    work = Job(do, retry=Retry(attempts=1), isolation="process")
+
+    @command
+    def begin(self) -> int:
+        self.times += 1
+        self.enqueue(self.work)
+        return self.times
+
+url, schema = sys.argv[1:]
+app = Akter(url, actors=[Script], schema=schema)
+print("begun", app.actor(Script, "s").begin(), flush=True)
+Runner(app, listen=False).drain()
+for letter in Operator(app.engine, schema=schema, by="ada").letters.list():
+    print(letter.ambiguous, letter.cause)
+"""
+
+
+def test_a_script_that_does_all_at_its_top_level_is_told_what_to_do(place: Place, tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(SCRIPT)
+    ran = subprocess.run([sys.executable, str(script), *place.where], capture_output=True, text=True, timeout=300)
+    said = ran.stdout.splitlines()
+    assert (ran.returncode, said[0]) == (0, "begun 1"), ran.stderr
+    assert said[1].startswith("False it was not started: ChildFailed: its process ended with exit code 1 before the function was called")
+    assert said[1].endswith('a script does what it does under `if __name__ == "__main__":`')
+    assert len(said) == 2
+    assert 'put what the script does under `if __name__ == "__main__":`' in ran.stderr
