@@ -208,6 +208,7 @@ class Actor:
                 f"{found.where} is on a handle of another tenant or another Akter: a message stays in its sender's tenant and database; "
                 "make the handle with self.actor(Kind, id)"
             )
+        intent.check_words("send", found.arguments.__struct_fields__, kwargs)
         payload, arguments = found.bind(args, kwargs)
         return self._turn.record(Send(target, found.name, arguments, payload, when, found.mark.creates, found.version))
 
@@ -215,6 +216,7 @@ class Actor:
         """Record a job; what `enqueue` and `Later.enqueue` share."""
         if not isinstance(cast(object, job), Job) or job not in type(self).__akter__.jobs.values():
             raise TypeError(f"enqueue(...) takes a Job bound in {type(self).__name__}: self.enqueue(self.charge, ...)")
+        intent.check_words("enqueue", job.call.arguments.__struct_fields__, kwargs)
         payload, arguments = job.call.bind(args, kwargs)
         return self._turn.record(Enqueue(job.name, arguments, payload, when, job.call.version))
 

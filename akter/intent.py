@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any, ParamSpec, Protocol, TypeAlias
@@ -142,6 +142,9 @@ class Sender(Protocol):
         ...
 
 
+_WORDS = ("key", "after", "at", "delay", "countdown", "eta")
+
+
 class Later:
     """A time, waiting for what is to happen then: `self.after(timedelta(minutes=30)).send(...)`."""
 
@@ -157,6 +160,15 @@ class Later:
     def enqueue(self, job: Job[P, Any], *args: P.args, **kwargs: P.kwargs) -> str:
         """Start a job then; returns the job's id."""
         return self._sender.enqueue_later(self._when, job, args, dict(kwargs))
+
+
+def check_words(call: str, accepted: Sequence[str], given: Iterable[str]) -> None:
+    """Refuse a key or a time among the arguments of what is asked for; raises `TypeError` with the way to say it."""
+    for word in (word for word in given if word in _WORDS and word not in accepted):
+        raise TypeError(
+            f"{call}(..., {word}=...) takes the arguments of what it asks for, and no {word}: a key or a time stands before it, "
+            f'self.after(timedelta(seconds=0), key="...").{call}(...)'
+        )
 
 
 def after(delay: timedelta, key: str | None) -> When:

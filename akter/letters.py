@@ -89,7 +89,8 @@ class Letters:
             if unknown and not checked:
                 raise AkterError(
                     f"{len(unknown)} of these letters are ambiguous, the outside world may have acted: ask the provider about "
-                    f"{', '.join(unknown[:3])}{' and others' if len(unknown) > 3 else ''}, and then say that it was checked"
+                    f"{', '.join(unknown[:3])}{' and others' if len(unknown) > 3 else ''}, "
+                    "and then say provider_checked=True, or --provider-checked"
                 )
             done = letter.act(connection, rows, action, self._by, why)
             if done and action == "retry":

@@ -252,6 +252,14 @@ def test_send_and_enqueue_check_what_they_are_given() -> None:
         (lambda: order.enqueue(charge_card, "ada"), r"enqueue\(...\) takes a Job bound in Order: self.enqueue\(self.charge, ...\)"),
         (lambda: Front().enqueue(order.charge, "ada"), r"enqueue\(...\) takes a Job bound in Front"),
         (lambda: order.enqueue(Job(charge_card), "ada"), "takes a Job bound in Order"),
+        (
+            lambda: order.enqueue(order.charge, "ada", key="k"),  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
+            r'no key: a key or a time stands before it, self.after\(timedelta\(seconds=0\), key="\.\.\."\)\.enqueue\(\.\.\.\)',
+        ),
+        (
+            lambda: order.send(order.expire, after=5),  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
+            r"send\(\.\.\., after=\.\.\.\) takes the arguments of what it asks for, and no after",
+        ),
         (lambda: order.enqueue(order.charge, "ada", 1, 2), r"Order\.charge\(\): Extra positional arguments"),
         (lambda: order.send(order.place, "ada"), r"Order\.place\(\): Missing required argument 'lines'"),
     ]:

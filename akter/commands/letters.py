@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -19,11 +20,20 @@ def which(command: Callable[..., Any]) -> Callable[..., Any]:
         click.argument("job_ids", nargs=-1),
         click.option("--type", "actor_type", metavar="NAME", help="Those of this actor type."),
         click.option("--job", metavar="NAME", help="Those of this job."),
-        click.option("--ambiguous/--not-ambiguous", default=None, help="Those where the outside world may have acted, or has not."),
+        click.option("--ambiguous", is_flag=True, help="Those where the outside world may have acted."),
+        click.option("--not-ambiguous", is_flag=True, help="Those where it has not."),
     )
+
+    @functools.wraps(command)
+    def chosen(*args: Any, ambiguous: bool, not_ambiguous: bool, **options: Any) -> Any:
+        if ambiguous and not_ambiguous:
+            raise click.UsageError("no letter is --ambiguous and --not-ambiguous at once: leave both out for letters of either kind")
+        return command(*args, ambiguous=ambiguous if ambiguous or not_ambiguous else None, **options)
+
+    wanted: Callable[..., Any] = chosen
     for option in reversed(options):
-        command = option(command)
-    return command
+        wanted = option(wanted)
+    return wanted
 
 
 CHECKED = click.option("--provider-checked", is_flag=True, help="Yes, the provider was asked about the ambiguous ones.")
@@ -145,7 +155,7 @@ def discard(
 
 def _named(job_ids: tuple[str, ...], actor_type: str | None, job: str | None, ambiguous: bool | None) -> None:
     if not job_ids and actor_type is None and job is None and ambiguous is None:
-        raise click.UsageError("say which letters: their job ids, or --type, --job or --ambiguous/--not-ambiguous")
+        raise click.UsageError("say which letters: their job ids, or --type, --job, --ambiguous or --not-ambiguous")
 
 
 def _more(done: Sequence[Any], verb: str) -> None:

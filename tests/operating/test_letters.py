@@ -97,8 +97,11 @@ def test_an_ambiguous_letter_needs_the_word_that_the_provider_was_checked(
 ) -> None:
     id = dead("kettle", ConnectionError("lost"))
     act = getattr(operator.letters, action)
-    with pytest.raises(AkterError, match="1 of these letters are ambiguous, the outside world may have acted: ask the provider about"):
+    with pytest.raises(
+        AkterError, match="1 of these letters are ambiguous, the outside world may have acted: ask the provider about"
+    ) as refused:
         act([id])
+    assert str(refused.value).endswith("and then say provider_checked=True, or --provider-checked")
     assert ([letter.job_id for letter in operator.letters.list()], audit(rows)) == ([id], [])
     act([id], provider_checked=True)
     assert operator.letters.list() == []
@@ -196,9 +199,13 @@ def test_the_command_lists_shows_tries_again_and_discards(
     shown = akter("letters", "show", unknown)
     assert "the outside world may have acted: ask the provider about this job id" in shown.out
     assert f"akter letters retry --provider-checked {unknown}" in shown.out
+    both = akter("letters", "list", "--ambiguous", "--not-ambiguous")
+    assert (both.code, both.out) == (2, "")
+    assert "no letter is --ambiguous and --not-ambiguous at once" in both.err
+    assert [line.split()[0] for line in akter("letters", "list", "--not-ambiguous").out.splitlines()[1:]] == [declined]
     refused = akter("letters", "retry", unknown)
     assert refused.code == 1
-    assert "say that it was checked" in refused.err
+    assert "and then say provider_checked=True, or --provider-checked" in refused.err
     assert akter("letters", "retry").code == 2
     assert akter("letters", "retry", declined, "--why", "again").code == 0
     assert akter("letters", "discard", "--ambiguous", "--provider-checked").code == 1
