@@ -6,6 +6,7 @@ Of jobs that nothing is known of, a thread that takes one starts the next thread
 
 from __future__ import annotations
 
+import contextlib
 import contextvars
 import logging
 import time
@@ -74,6 +75,7 @@ class Jobs:
         self.durable = self._plain is not None
         self._suspects, self._expect = Suspects(self.attempts, expect), expect
         self._ready: deque[Run] = deque()
+        self._ended: deque[Verdict] = deque()
         self._moved_at, self._stopping, self._turn, self._room = 0.0, False, False, False
         self._quick: dict[tuple[str, str], int] = {}
 
@@ -189,10 +191,14 @@ class Jobs:
             self._quick[name] = 0 if seconds > _STALLED else max(0, self._quick.get(name, 0) - 1)
 
     def _stalled(self) -> float | None:
-        """Give jobs that wait behind slow ones to idle threads; returns the seconds until it has to look again."""
+        """Give jobs that wait behind slow ones to idle threads, and tell how those before them ended; returns the seconds until it has to
+        look again."""
+        stands = time.monotonic() - self._moved_at >= _STALLED
+        if stands and self._ended:
+            self.reporter.soon(self._taken_ends())
         if not self._ready or self._stopping:
-            return None
-        if time.monotonic() - self._moved_at >= _STALLED:
+            return _STALLED if self._ended else None
+        if stands:
             # From here on each thread starts another one, until one of them finds that its job is quick.
             self._quick.clear()
             if self.lane.idle_threads() > 0:
@@ -200,8 +206,15 @@ class Jobs:
             self._moved_at = time.monotonic()
         return _STALLED
 
+    def _taken_ends(self) -> list[Verdict]:
+        """How jobs ended that nobody has reported yet, whichever thread they ran in."""
+        taken: list[Verdict] = []
+        with contextlib.suppress(IndexError):
+            while True:
+                taken.append(self._ended.popleft())
+        return taken
+
     def _work(self) -> None:
-        ended: list[Verdict] = []
         since = time.monotonic()
         while True:
             try:
@@ -210,18 +223,21 @@ class Jobs:
                 break
             if not self._is_quick(run) and self._ready and self.lane.idle_threads() > 0:
                 self._in_thread(0, self._work, [])
-            if ended and not self._is_quick(run):
-                self.reporter.put(ended)
-                ended = []
+            if self._ended:
+                if self._is_quick(run):
+                    # It may be slow this time, and what ended before it must not wait for it.
+                    self.attempts.clock.wake_by(since + _STALLED)
+                else:
+                    self.reporter.put(self._taken_ends())
             if (found := self._run(run)) is not None:
-                ended.append(found)
+                self._ended.append(found)
             now = self._moved_at = time.monotonic()
-            if len(ended) >= _SHARE or now - since > _OFTEN or run.suspect:
-                self.reporter.put(ended)
-                ended, since = [], now
+            if len(self._ended) >= _SHARE or now - since > _OFTEN or run.suspect:
+                self.reporter.put(self._taken_ends())
+                since = now
             if run.suspect:
                 self._expect(0.0)
-        self.reporter.put(ended)
+        self.reporter.put(self._taken_ends())
 
     def _run(self, run: Run) -> Verdict | None:
         """Run one attempt; returns its verdict, unless it was told or must not be."""

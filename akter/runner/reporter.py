@@ -64,12 +64,17 @@ class Reporter:
         """Report, from a thread that must not wait for the database, of an attempt whose function still runs and keeps its seat."""
         # The report is work as well, and whoever waits for the lane waits for it.
         self._lane.hold(1)
+        self.soon([ended])
+
+    def soon(self, ended: Sequence[Verdict]) -> None:
+        """Report, from a thread that must not wait for the database."""
         with self._lock:
-            self._pending.append((ended, True))
+            self._pending.extend((verdict, True) for verdict in ended)
         try:
             self._threads.run(self._flush)
         except RuntimeError:
-            logger.warning("job.settle_failed", extra={**ended.run.about(), "akter_reason": "the runner has stopped"})
+            for verdict in ended:
+                logger.warning("job.settle_failed", extra={**verdict.run.about(), "akter_reason": "the runner has stopped"})
 
     def close(self) -> None:
         """Try no more."""
@@ -156,7 +161,7 @@ class Reporter:
         for success, waits in ends:
             if waits:
                 # A newer attempt runs, and its place is counted by this row.
-                threading.Timer(_BLOCKED, self.put, ([success],), {"seat": False}).start()
+                self._again(success)
         self.counts.add(delivered=len(successes) - len(late))
         if not late:
             return
@@ -166,6 +171,12 @@ class Reporter:
         for success in late:
             if success.run.id in marked:
                 logger.warning("job.late_success", extra=success.run.about())
+
+    def _again(self, success: Success) -> None:
+        """Report it once more after a while, from a thread that does not hold the end of the process; its row is safe."""
+        timer = threading.Timer(_BLOCKED, self.put, ([success],), {"seat": False})
+        timer.daemon = True
+        timer.start()
 
     def _continue(self, failures: Sequence[Failure], recorded: dict[Key, Row]) -> list[End]:
         """What follows recorded failures: another attempt, or the end of the job."""
@@ -257,6 +268,7 @@ def _late(one: Success) -> dict[str, Any]:
         "payload": row.payload,
         "payload_version": row.payload_version,
         "cancel_command": one.cancel_command,
+        "succeeded": verdicts.told_as_succeeded(one),
         "cause": "an attempt that was taken for dead succeeded",
     }
 

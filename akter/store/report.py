@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Any, cast
 
 from sqlalchemy import (
+    JSON,
     Boolean,
     Integer,
     and_,
@@ -16,6 +17,7 @@ from sqlalchemy import (
     delete,
     exists,
     false,
+    func,
     literal_column,
     null,
     or_,
@@ -24,6 +26,7 @@ from sqlalchemy import (
     union_all,
     update,
 )
+from sqlalchemy import cast as cast_sql
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.sql.selectable import ExecutableReturnsRows, Select
 
@@ -44,8 +47,9 @@ FAILURE = (*ATTEMPT, "last_error", "ambiguous", "final", "delay_ms")
 END = (*ATTEMPT, "cancelled", "command", "payload", "caller", "letter", "cause", "ambiguous")
 """The end of a job that did not succeed: the command that hears of it, or None, and whether a dead letter is kept."""
 
-LATE = (*_JOB, *IDENTITY[2:], "attempts", "command", "payload", "payload_version", "cancel_command", "cause")
-"""A success that found its job settled already; `command` is the job."""
+LATE = (*_JOB, *IDENTITY[2:], "attempts", "command", "payload", "payload_version", "cancel_command", "succeeded", "cause")
+"""A success that found its job settled already; `command` is the job. `succeeded`: a JSON list of the payloads, and their hashes, by which
+`cancel_command` hears that an attempt succeeded, whichever it was."""
 
 
 def success(capped: bool) -> Select[Any]:
@@ -118,17 +122,19 @@ def end() -> ExecutableReturnsRows:
 def late() -> ExecutableReturnsRows:
     """A success came after the job's end was told. Its dead letter says from now on that the outside world has acted.
 
-    A cancellation that was told as something else gets such a letter. Returns the jobs whose letter changed; a job that had succeeded
-    before has none.
+    A cancellation that was told as something else gets such a letter; one that was told as a success had this one, or another that is as
+    good. Returns the jobs whose letter changed; a job that had succeeded before has none.
     """
     rows = source("late_", LATE, True)
     mine = and_(*(dead_letters.c[name] == rows.c[name] for name in _JOB[:2]), dead_letters.c.job_id == rows.c.intent_id)
     marked = update(dead_letters).values(ambiguous=true()).where(mine, ~dead_letters.c.ambiguous).returning(dead_letters.c.job_id)
     owner = and_(*(receipts.c[name] == rows.c[name] for name in IDENTITY), receipts.c.command_id == rows.c.intent_id)
     waiting = and_(*(outbox.c[name] == rows.c[name] for name in _JOB), outbox.c.command == rows.c.cancel_command)
+    known = func.json_array_elements_text(cast_sql(rows.c.succeeded, JSON)).table_valued("value")
+    succeeded = select(known.c.value)
     told = or_(
-        exists().where(owner, receipts.c.command == rows.c.cancel_command),
-        exists().where(waiting, outbox.c.kind == literal_column("'intent'")),
+        exists().where(owner, receipts.c.command == rows.c.cancel_command, receipts.c.payload_hash.not_in(succeeded)),
+        exists().where(waiting, outbox.c.kind == literal_column("'intent'"), outbox.c.payload.not_in(succeeded)),
     )
     chosen = select(*(rows.c[name] for name in (*_JOB, *_LETTER)), rows.c.command, rows.c.cause, rows.c.attempts, true(), now_ms()).where(
         told

@@ -74,6 +74,7 @@ _TYPES: dict[str, TypeEngine[Any]] = {
     "cause": Text(),
     "cancel_command": Text(),
     "cancel_payload": Text(),
+    "succeeded": Text(),
     "source_type": Text(),
     "source_id": Text(),
     "subscriber_type": Text(),

@@ -11,7 +11,7 @@ import pytest
 from works import BACKOFF, LEASE, Node, Refused, Shop, declined, do, eventually, jobs, letters, log, provider
 
 from akter import Actor, Defect, Job, PayloadInvalid, command
-from akter.errors import DeclarationError
+from akter.errors import DeclarationError, Unavailable
 from akter.testing import advance, crash_next, pause_next
 
 Make = Callable[..., Node]
@@ -264,6 +264,10 @@ def test_an_attempt_that_cannot_renew_its_lease_is_told_before_another_runner_ta
     eventually("both are told", lambda: sorted(log(other.app)) == ["fleeting B", "fleeting HELD"])
 
 
+def later() -> list[threading.Timer]:
+    return [thread for thread in threading.enumerate() if isinstance(thread, threading.Timer)]
+
+
 @pytest.mark.conformance("CTL-18")
 def test_a_late_success_leaves_the_place_of_a_newer_attempt_taken(node: Make) -> None:
     slow, quick = node(), node(started=True, poll=0.02)
@@ -288,6 +292,9 @@ def test_a_late_success_leaves_the_place_of_a_newer_attempt_taken(node: Make) ->
     # Its success is known, and waits: the second attempt's place is not free.
     assert [row["running"] for row in jobs(slow.app)] == [True, False] or [row["running"] for row in jobs(slow.app)] == [False, True]
     assert [what for what, _ in provider.calls] == ["a", "a"]
+    # Whoever looks after it does not hold the end of the process.
+    eventually("it is looked after", lambda: later() != [])
+    assert [thread.name for thread in later() if not thread.daemon] == []
     second.set()
     newer.join(20)
     advance(quick.app, LEASE, quick.runner)
@@ -343,6 +350,36 @@ def test_a_success_after_a_settled_cancellation_is_kept_as_ambiguous_and_told_on
     assert letters(quick.app) == [("an attempt that was taken for dead succeeded", 1, True)]
     quick.runner.drain()
     assert log(quick.app) == ["cancelled after 1: unknown (ambiguous)"]
+
+
+@pytest.mark.parametrize("told", [False, True], ids=["on its way", "told"])
+def test_a_cancelled_success_whose_answer_was_lost_is_no_second_success(node: Make, monkeypatch: pytest.MonkeyPatch, told: bool) -> None:
+    one = node()
+    shop, reporter = one.app.actor(Shop, "s"), one.runner.jobs.reporter
+    fly, lost = reporter._fly, threading.Event()
+
+    def losing(*asked: Any) -> Any:
+        answer = fly(*asked)
+        if not lost.is_set():
+            lost.set()
+            if told:
+                other.runner.drain()
+            raise Unavailable("the answer was lost")
+        return answer
+
+    other = node(lanes={"jobs": 0})
+    monkeypatch.setattr(reporter, "_fly", losing)
+    let_go = provider.hold("tea")
+    shop.start("tea", "k")
+    draining = one.thread_of(one.runner.drain)
+    eventually("it runs", lambda: provider.now == 1)
+    shop.stop("k")
+    let_go.set()
+    draining.join(60)
+    one.runner.drain()
+    assert lost.is_set()
+    assert log(one.app) == ["cancelled after 1: succeeded"]
+    assert letters(one.app) == []
 
 
 @pytest.mark.conformance("CTL-22")

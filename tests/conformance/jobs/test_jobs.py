@@ -363,3 +363,21 @@ def test_a_result_that_is_too_large_is_a_dead_letter_that_says_so(node: Make) ->
     ((cause, attempts, ambiguous),) = letters(one.app)
     assert cause == "its result does not fit done: PayloadInvalid: it is 2000013 bytes long; the limit is 1048576"
     assert (attempts, ambiguous) == (1, True)
+
+
+def test_a_quick_job_is_told_while_the_one_behind_it_in_its_thread_is_slow_for_once(node: Make) -> None:
+    one = node()
+    shop = one.app.actor(Shop, "s")
+    # Jobs of this name have been quick, so the next ones share a thread.
+    one.runner.jobs._quick["Shop", "work"] = 1_000_000
+    let_go = provider.hold("slow")
+    for what in ("quick", "slow"):
+        shop.start(what)
+        advance(one.app, BACKOFF)
+    draining = one.thread_of(one.runner.drain)
+    eventually("the second one runs", lambda: ("slow", 1) in provider.calls)
+    eventually("the first one is settled", lambda: [row["kind"] for row in jobs(one.app) if row["command"] == "work"] == ["job"])
+    assert provider.calls == [("quick", 1), ("slow", 1)]
+    let_go.set()
+    draining.join(60)
+    assert sorted(log(one.app)) == ["done HELD", "done QUICK"]
