@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -218,6 +219,31 @@ def test_an_attempt_is_not_begun_once_its_lease_is_over(node: Make) -> None:
     assert provider.calls == []
     (row,) = jobs(one.app)
     assert (row["attempts"], row["running"]) == (1, True)
+    advance(one.app, LEASE, one.runner)
+    assert provider.calls == [("tea", 2)]
+
+
+@pytest.mark.conformance("REL-C-19")
+def test_a_lease_counts_from_when_its_claim_was_sent(node: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    one = node()
+    runs, started, asked, sent = one.runner.jobs, one.runner.jobs.start, one.runner.jobs.claim, list[float]()
+
+    def claim(probe: Any) -> Any:
+        sent.append(time.monotonic())
+        return asked(probe)
+
+    def start(rows: Any, at: float, *, full: bool) -> None:
+        assert at <= sent[-1]
+        # As if the answer had been on its way for the whole lease.
+        started(rows, at - LEASE.total_seconds(), full=full)
+
+    one.app.actor(Shop, "s").start("tea")
+    with monkeypatch.context() as slow:
+        slow.setattr(runs, "claim", claim)
+        slow.setattr(runs, "start", start)
+        one.runner.drain()
+    assert sent != []
+    assert provider.calls == []
     advance(one.app, LEASE, one.runner)
     assert provider.calls == [("tea", 2)]
 

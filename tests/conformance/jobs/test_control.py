@@ -8,6 +8,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+from sqlalchemy import text
 from works import BACKOFF, LEASE, Node, Refused, Shop, declined, do, eventually, jobs, letters, log, provider
 
 from akter import Actor, Defect, Job, PayloadInvalid, command
@@ -469,3 +470,23 @@ def test_what_waits_behind_a_limit_is_not_read_by_claims(node: Make) -> None:
     eventually("the others wait", lambda: sum(row["waiting"] for row in jobs(one.app)) == 49)
     held.set()
     eventually("all have run", lambda: len(log(one.app)) == 50, 60)
+
+
+@pytest.mark.conformance("CTL-15")
+def test_whoever_ends_an_attempt_waits_for_a_claim_of_its_group_before_it_wakes_the_next(
+    node: Make, other_engine: Any, akter_schema: str, beside: Any
+) -> None:
+    one = node()
+    one.app.actor(Shop, "s").start_all(["a", "b"])
+    let_go = provider.hold("a")
+    draining = one.thread_of(one.runner.drain)
+    eventually("the first one runs", lambda: provider.calls == [("a", 1)])
+    (run,) = one.runner.jobs.attempts.running()
+    waiting = "SELECT 1 FROM pg_locks l JOIN pg_database d ON d.oid = l.database WHERE d.datname = current_database()"
+    with other_engine.begin() as claiming:
+        claiming.execute(text("SELECT pg_advisory_xact_lock(:lock)"), {"lock": run.group.lock(akter_schema)})
+        let_go.set()
+        eventually("its end waits", lambda: beside(f"{waiting} AND locktype = 'advisory' AND NOT granted") != [])
+        assert sorted((row["running"], row["attempts"]) for row in jobs(one.app)) == [(False, 0), (True, 1)]
+    draining.join(60)
+    assert provider.calls == [("a", 1), ("b", 1)]
