@@ -199,10 +199,6 @@ def test_the_command_lists_shows_tries_again_and_discards(
     shown = akter("letters", "show", unknown)
     assert "the outside world may have acted: ask the provider about this job id" in shown.out
     assert f"akter letters retry --provider-checked {unknown}" in shown.out
-    both = akter("letters", "list", "--ambiguous", "--not-ambiguous")
-    assert (both.code, both.out) == (2, "")
-    assert "no letter is --ambiguous and --not-ambiguous at once" in both.err
-    assert [line.split()[0] for line in akter("letters", "list", "--not-ambiguous").out.splitlines()[1:]] == [declined]
     refused = akter("letters", "retry", unknown)
     assert refused.code == 1
     assert "and then say provider_checked=True, or --provider-checked" in refused.err
@@ -213,3 +209,13 @@ def test_the_command_lists_shows_tries_again_and_discards(
     assert akter("letters", "show", unknown).code == 1
     assert akter("letters", "list").out == "no dead letters\n"
     assert [row[1:3] for row in audit(rows)] == [("letter.retry", declined), ("letter.discard", unknown)]
+
+
+def test_the_command_lists_letters_of_one_kind_and_refuses_to_list_those_of_both(
+    dead: Callable[..., str], akter: Callable[..., Done]
+) -> None:
+    declined, _ = dead("a", NotApplied("declined")), dead("b", ConnectionError("lost"))
+    assert [line.split()[0] for line in akter("letters", "list", "--not-ambiguous").out.splitlines()[1:]] == [declined]
+    both = akter("letters", "list", "--ambiguous", "--not-ambiguous")
+    assert (both.code, both.out) == (2, "")
+    assert "no letter is --ambiguous and --not-ambiguous at once" in both.err
