@@ -64,14 +64,18 @@ class Threads:
     def _run(self) -> None:
         self._here.working = True
         while (work := self._work.get()) is not None:
-            for step in (work, *after_work):
-                try:
-                    step()
-                except BaseException:
-                    logger.exception("runner.work_failed", extra={"akter_thread": threading.current_thread().name})
-            del work, step
+            self._do(work)
+            del work
+            for step in after_work:
+                self._do(step)
             with self._lock:
                 self._busy -= 1
+
+    def _do(self, step: Work) -> None:
+        try:
+            step()
+        except BaseException:
+            logger.exception("runner.work_failed", extra={"akter_thread": threading.current_thread().name})
 
 
 class Lane:

@@ -16,7 +16,7 @@ from psycopg import sql
 from sqlalchemy import Engine
 
 from akter.errors import Unavailable
-from akter.named import Named, heard
+from akter.named import Gathered, Named, heard
 from akter.runner.loop import Loop
 from akter.store import apart
 from akter.store.flight import Lost, StatementFailed, say
@@ -35,8 +35,15 @@ _POOLED = 300.0
 class Listener:
     """The thread `akter-listen` on a connection of its own; it connects again when that is lost or says nothing."""
 
-    def __init__(self, engine: Engine, statements: Statements, wake: Callable[[Sequence[Named]], None], ours: str = "") -> None:
-        self._engine, self._statements, self._wake = engine, statements, wake
+    def __init__(
+        self,
+        engine: Engine,
+        statements: Statements,
+        wake: Callable[[Sequence[Named]], None],
+        take: Callable[[Sequence[Named]], bool],
+        ours: str = "",
+    ) -> None:
+        self._engine, self._statements, self._wake, self._take = engine, statements, wake, take
         self._channel, self._me = apart.channel(statements.schema), str(uuid.uuid4())
         self._connection: psycopg.Connection[Any] | None = None
         self._own = {self._me, ours}
@@ -82,12 +89,15 @@ class Listener:
         # Taken from libpq itself: psycopg's generator looks at the clock and waits before it hands anything over.
         pgconn = connection.pgconn
         pgconn.consume_input()
-        while (said := pgconn.notifies()) is not None:
+        said = Gathered()
+        while (notice := pgconn.notifies()) is not None:
             self._heard, self._asked = time.monotonic(), 0.0
-            who, rows = heard(said.extra.decode(errors="replace"))
+            who, rows = heard(notice.extra.decode(errors="replace"))
             # What this process says itself woke its runner before it was said.
             if who not in self._own:
-                self._wake(rows)
+                said.add(rows)
+        if said.some and not self._take(rows := said.take()):
+            self._wake(rows)
 
     def _check(self, connection: psycopg.Connection[Any]) -> None:
         now = time.monotonic()

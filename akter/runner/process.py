@@ -105,12 +105,12 @@ class Runner:
         families: list[Family] = [intents, *([self.jobs] if self.jobs is not None else []), *followed]
         self.relay = Relay(self._engine, around.statements, intents, families, self.settings)
         self._overdue = Overdue(self._deliverer.held, self._lane, settler, self.label)
-        self._loop = Loop("akter-relay", self.relay.wait)
+        self._loop, self._sweeps = Loop("akter-relay", self.relay.wait), Sweeps(app, self.settings.sweep)
         self._presence, self._sampler = Loop("akter-heartbeat", self._beat), Sampler(app.telemetry, self.incarnation_id)
-        self._sweeps = Sweeps(app, self.settings.sweep)
-        self._listener = Listener(self._engine, around.statements, self.wake, app.wakes.me) if self.settings.listen else None
-        self._pid, self._report = os.getpid(), None
-        self._lock, self._stopped = threading.Lock(), threading.Event()
+        self._listener = (
+            Listener(self._engine, around.statements, self.wake, self.relay.take, app.wakes.me) if self.settings.listen else None
+        )
+        self._pid, self._report, self._lock, self._stopped = os.getpid(), None, threading.Lock(), threading.Event()
         self._started_at, self._arrived, self._stopping, self._planted = 0.0, False, False, False
         self._hung: tuple[str, ...] = ()
         event.listen(self._engine, "checkin", self._given_back)

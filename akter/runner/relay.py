@@ -83,6 +83,17 @@ class Relay:
         self.wanted.add(mine)
         return True
 
+    def take(self, rows: Sequence[Named]) -> bool:
+        """Claim named messages in the thread that heard of them, which saves the way to another one; returns whether that was all.
+
+        It never waits for a pass that is under way. Otherwise, and when something goes wrong, the loop has to look.
+        """
+        mine = [row for row in rows if self._messages.serves(row.target_type)]
+        try:
+            return bool(rows) and (not mine or self._only_these(mine, patient=False))
+        except AkterError:
+            return False
+
     def wait(self) -> float:
         """Do one pass, and say how long to wait for the next; what the relay's loop runs."""
         rows = self.wanted.take()
@@ -91,15 +102,15 @@ class Relay:
             self._look_by = time.monotonic() + self._look()
         return max(0.0, self._look_by - time.monotonic())
 
-    def _only_these(self, rows: Sequence[Named]) -> bool:
+    def _only_these(self, rows: Sequence[Named], *, patient: bool = True) -> bool:
         """Claim rows that were named; returns whether that was all there is to do now.
 
         It puts no look at everything off, and where more is known to be due than there are seats, the oldest comes first.
         """
         lane = self._messages.lane
-        if lane.more or self.timers.came() or time.monotonic() >= self._look_by:
+        if lane.more or self.timers.came() or time.monotonic() >= self._look_by or not self._lock.acquire(blocking=patient):
             return False
-        with self._lock:
+        try:
             if self._stopping or len(rows) > min(lane.free(), lane.idle_threads()):
                 return False
             sent = time.monotonic()
@@ -112,6 +123,8 @@ class Relay:
                 raise
             if claimed:
                 self._messages.start(claimed, sent, full=False)
+        finally:
+            self._lock.release()
         return True
 
     def _look(self) -> float:

@@ -270,3 +270,25 @@ def test_a_named_message_whose_claimer_dies_comes_after_its_lease(node: Make, be
     assert beside("SELECT attempts FROM {akter}.actor_outbox") == [(1,)]
     advance(other.app, LEASE, other.runner)
     assert (dict(handled.taken), beside.count("actor_outbox")) == ({"a": 1}, 0)
+
+
+def test_the_thread_that_hears_claims_by_itself_unless_a_pass_is_under_way_or_it_fails(node: Make, beside: Any) -> None:
+    one = node()
+    one.app.actor(Sender, "s").send_all(["a"], ["m"])
+    rows = name(beside)
+    assert one.runner.relay.take([]) is False, "it means everything"
+    assert one.runner.relay.take(rows) is False, "nobody has looked at everything yet"
+    one.runner.relay._look_by = float("inf")
+    with one.runner.relay._lock:
+        results: list[bool] = []
+        one.thread_of(lambda: results.append(one.runner.relay.take(rows)))
+        eventually("it does not wait", lambda: results == [False])
+    beside("ALTER TABLE {akter}.actor_pauses RENAME TO actor_pauses_away")
+    assert one.runner.relay.take(rows) is False
+    assert one.runner.relay.wanted.some
+    beside("ALTER TABLE {akter}.actor_pauses_away RENAME TO actor_pauses")
+    assert one.runner.relay.take([ROW]) is True, "it is for others"
+    assert not handled.taken
+    assert one.runner.relay.take(rows) is True
+    assert one.runner._lane.wait_idle(20.0)
+    assert (dict(handled.taken), beside.count("actor_outbox")) == ({"a": 1}, 0)
