@@ -54,6 +54,8 @@ class Stock(Actor):
     def refuse(self) -> None:
         ran.append(self.id)
         self.pieces += 1000
+        self.emit(Counted(pieces=self.pieces))
+        self.send(self.actor(Stock, "told").add, pieces=1)
         raise Refused(seen=self.pieces)
 
     @command
@@ -168,6 +170,25 @@ def test_commands_of_one_actor_share_a_transaction_in_their_order_each_on_what_t
     assert beside(written) == beside("SELECT xmin::text FROM {akter}.actor_state WHERE actor_id = 's'")
 
 
+@pytest.mark.conformance("PIPE-03")
+def test_a_member_does_not_begin_before_the_one_before_it_at_its_actor_is_done(app: Any, crowd: Crowd, beside: Any) -> None:
+    held: list[bool] = []
+    others = [f"b-{number}" for number in range(6)]
+
+    def hold() -> None:
+        if not held:
+            held.append(True)
+            beside.until("the others have run", lambda: set(others) <= set(ran))
+
+    inside["a"] = hold
+    stock = app.actor(Stock, "a")
+    answers = crowd.together(
+        partial(stock.add, 1), partial(stock.add, 10), partial(stock.add, 100), *(partial(app.actor(Stock, id).add, 1) for id in others)
+    )
+    assert [answer.result(WAIT) for answer in answers] == [1, 11, 111, *(1 for _ in others)]
+    assert len(set(transactions(beside).values())) == 1
+
+
 @pytest.mark.conformance("BATCH-01", "PIPE-18")
 def test_nothing_is_visible_and_nobody_is_answered_before_the_shared_commit(app: Any, crowd: Crowd, beside: Any) -> None:
     with pause_next(app, "before_commit", command_id="last") as pause:
@@ -211,7 +232,8 @@ def test_a_rejection_keeps_its_receipt_and_discards_only_its_own(app: Any, crowd
         refused.result(WAIT)
     assert caught.value == Refused(seen=1001)
     found = inspect(app, app.actor(Stock, "a"))
-    assert (found.state, len(found.receipts), len(found.events)) == ({"pieces": 3}, 3, 2)
+    assert (found.state, len(found.receipts), len(found.events), found.event_sequence) == ({"pieces": 3}, 3, 2, 2)
+    assert beside.count("actor_outbox") == 0
     assert len(set(transactions(beside).values())) == 1
 
 
