@@ -123,7 +123,11 @@ class Runner:
         return Jobs(self._engine, self.app.surroundings, self.app.actors, lane, self.settings.cancel_check, self.expect)
 
     def start(self) -> Runner:
-        """Check the schema and start the threads; raises `SchemaError`, and `AkterError` after a stop. A second call does nothing."""
+        """Check the schema and start the threads. A second call does nothing.
+
+        Raises `SchemaError`, `Unavailable` when the database cannot be reached, after which it may be started again, and `AkterError` after
+        a stop.
+        """
         self._check_process()
         self.app.verify()
         with self._lock:

@@ -10,12 +10,14 @@ from contextlib import contextmanager
 from functools import partial
 from typing import Any, Generic, TypeVar
 
+import psycopg
+import sqlalchemy.exc
 from sqlalchemy import Connection, Engine
 
 from akter.errors import AkterError
 from akter.fault import Crashed
 from akter.runner.lane import Lane
-from akter.store import presence
+from akter.store import failure, presence
 from akter.tables import SCHEMA
 
 R = TypeVar("R")
@@ -144,8 +146,15 @@ class Single(Generic[R]):
 
 @contextmanager
 def transaction(engine: Engine, schema: str) -> Iterator[Connection]:
-    """A short transaction of the relay's own."""
+    """A short transaction of the relay's own; raises akter's errors, `Unavailable` when the database cannot be reached or is lost."""
     options: Any = {"isolation_level": "READ COMMITTED", "postgresql_readonly": False, "schema_translate_map": {SCHEMA: schema}}
-    with engine.connect() as given, given.execution_options(**options).begin():
-        presence.limit(given, PATIENCE)
-        yield given
+    try:
+        with engine.connect() as given, given.execution_options(**options).begin():
+            presence.limit(given, PATIENCE)
+            yield given
+    except sqlalchemy.exc.TimeoutError as problem:
+        raise failure.of_connecting(problem, "") from problem
+    except sqlalchemy.exc.DBAPIError as problem:
+        if not isinstance(problem.orig, psycopg.Error):
+            raise
+        raise failure.of_statement(problem.orig, "", schema) from problem

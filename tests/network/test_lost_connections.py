@@ -15,6 +15,7 @@ from sqlalchemy import text
 
 from akter import Actor, Akter, Defect, OutcomeUnknown, Unavailable, command, query
 from akter.engine import engine_for
+from akter.runner import Runner
 from akter.testing import inspect, receipts
 
 inside: dict[str, Callable[[], object]] = {}
@@ -146,6 +147,21 @@ def test_a_black_hole_ends_as_unavailable_within_the_time_limits(
     proxy.clear()
     with app.command_id("hole"):
         assert account.add(10) == 11
+    counted_once(app, 11, 2)
+
+
+@pytest.mark.parametrize("action", ["cut", "drop"])
+def test_a_runner_whose_line_breaks_while_it_starts_is_unavailable_and_can_be_started_again(app: Any, proxy: Any, action: str) -> None:
+    runner = Runner(app, listen=False)
+    # The first thing that a runner asks on a connection of its own, about subscriptions that left the code.
+    fault = proxy.next("SELECT set_config", action)
+    with pytest.raises(Unavailable):
+        runner.start()
+    assert fault.hits == 1
+    assert runner.start() is runner
+    app.send(app.actor(Account, "a").add, 10)
+    runner.drain()
+    assert runner.stop().clean
     counted_once(app, 11, 2)
 
 
