@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from datetime import timedelta
+from datetime import datetime, timedelta
 from types import FunctionType
 from typing import Any, NamedTuple, TypeVar, overload
 
@@ -13,9 +13,12 @@ from akter.command import Command
 from akter.errors import DeclarationError
 from akter.schedule import CRON_KEY, Every, Schedule, Wall
 
-F = TypeVar("F", bound=Callable[[Any], Any])
+F = TypeVar("F", bound=Callable[[Any], Any] | Callable[[Any, datetime], Any])
 
 SCHEDULES = "__akter_schedules__"
+
+DUE = "due"
+"""The one argument that a scheduled method may take."""
 
 
 class Entry(NamedTuple):
@@ -24,13 +27,20 @@ class Entry(NamedTuple):
     schedule: Schedule
     command: Command
 
+    def arguments(self, due_ms: int) -> Any:
+        """The arguments of the tick that is meant for this time: none, or the time itself."""
+        given = {DUE: self.schedule.shown(due_ms)} if msgspec.structs.fields(self.command.arguments) else {}
+        return self.command.arguments(**given)
+
 
 @overload
 def cron(expression: str, /, *, tz: str = ...) -> Callable[[F], F]: ...
 @overload
 def cron(*, every: timedelta) -> Callable[[F], F]: ...
 def cron(expression: Any = None, /, *, tz: str | None = None, every: timedelta | None = None) -> Any:
-    """Run a method that takes no arguments at every time of a schedule, as a turn, from the actor's first committed turn on.
+    """Run a method at every time of a schedule, as a turn, from the actor's first committed turn on.
+
+    It takes no arguments, or `due: datetime`: the time that a tick is meant for, in the schedule's zone, however late it runs.
 
     A cron expression of five fields, or six with seconds first, is meant in the zone `tz`, UTC unless given. `every`: an interval of at
     least a second instead, counted from the epoch. Alone, it makes the method an internal command; above or below `@command` it says
@@ -65,9 +75,11 @@ def entries(members: Iterable[Command]) -> Mapping[str, Entry]:
         for schedule in schedules(command.method):
             if command.mark.kind != "command":
                 raise DeclarationError(f"{command.where}: @cron runs a command, and this is a {command.mark.kind}")
-            if msgspec.structs.fields(command.arguments):
+            wanted = {field.name: field.type for field in msgspec.structs.fields(command.arguments)}
+            if wanted and (set(wanted) != {DUE} or wanted[DUE] not in (datetime, datetime | None)):
                 raise DeclarationError(
-                    f"{command.where}: a command that @cron runs takes no arguments: leave them out, or call another one in it"
+                    f"{command.where}: a command that @cron runs takes no arguments but `{DUE}: datetime`, the time it is meant for: "
+                    "leave the others out, or call another command in it"
                 )
             entry = found.setdefault(schedule.key, Entry(schedule, command))
             if entry.schedule is not schedule:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Set
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta, tzinfo
 from typing import cast
 from zoneinfo import ZoneInfo
 
@@ -28,6 +28,7 @@ _NICKNAMES = {
     "@hourly": "0 * * * *",
 }
 _EPOCH = datetime(1970, 1, 1)  # noqa: DTZ001 - a wall clock's time, in no zone
+_UNIX = datetime(1970, 1, 1, tzinfo=UTC)
 _SECOND, _MILLISECOND = timedelta(seconds=1), timedelta(milliseconds=1)
 _DAY = 86_400
 _LAST_DAYS = {CronSim.LAST: "L", CronSim.LAST_WEEKDAY: "LW"}
@@ -41,11 +42,16 @@ class Schedule:
     """A series of times. `key` is the same for every spelling of the same series."""
 
     key: str
+    _zone: tzinfo = UTC
     _known: tuple[int, int, int] = (0, 0, 0)
 
     def after(self, now_ms: int) -> int:
         """The first time later than `now_ms`."""
         raise NotImplementedError
+
+    def shown(self, moment_ms: int) -> datetime:
+        """A time of it as the clock of its zone shows it; of an interval, in UTC."""
+        return (_UNIX + timedelta(milliseconds=moment_ms)).astimezone(self._zone)
 
     def next_two(self, now_ms: int) -> tuple[int, int]:
         """The first time later than `now_ms`, and the one after it; worked out once for all who ask before it comes."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
+from datetime import date, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -115,7 +115,7 @@ def test_a_wrong_schedule_is_refused_where_it_stands(name: str) -> None:
 
 
 def test_a_schedule_runs_a_command_without_arguments() -> None:
-    with pytest.raises(DeclarationError, match=r"Shop.sweep: a command that @cron runs takes no arguments"):
+    with pytest.raises(DeclarationError, match=r"Shop.sweep: a command that @cron runs takes no arguments but `due: datetime`"):
 
         class Shop(Actor):
             @cron("0 3 * * *")  # type: ignore[arg-type]
@@ -126,7 +126,14 @@ def test_a_schedule_runs_a_command_without_arguments() -> None:
         class Store(Actor):
             @cron("0 3 * * *")
             @command
-            def sweep(self, room: str = "all") -> None: ...
+            def sweep(self, due: datetime, room: str = "all") -> None: ...
+
+    for wrong in (str, date):
+        with pytest.raises(DeclarationError, match=r"but `due: datetime`"):
+
+            class Booth(Actor):
+                @cron("0 3 * * *")  # type: ignore[arg-type]
+                def sweep(self, due: wrong) -> None: ...  # type: ignore[valid-type]
 
     with pytest.raises(DeclarationError, match=r"Stall.look: @cron runs a command, and this is a query"):
 

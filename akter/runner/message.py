@@ -55,7 +55,7 @@ def read(row: Claimed, actors: Mapping[str, Definition]) -> Call:
     command = definition.names.get(row.command) if entry is None else entry.command
     if command is None or command.mark.kind != "command":
         raise UnknownActor(f"{row.target_type} has no command {row.command!r}: keep its old name as an alias, @command(aliases=...)")
-    arguments = command.load(row.payload, row.payload_version)
+    arguments = command.load(row.payload, row.payload_version) if entry is None else entry.arguments(row.scheduled_at_ms)
     where = address(definition.options.placement, row.tenant_id, definition.name, row.target_id)
     caller = callers.from_json(row.caller)
     return Call(

@@ -49,6 +49,29 @@ class Baker(Actor):
         self.loaves += 1
 
 
+class Diary(Actor):
+    """Keeps the times that its ticks were meant for."""
+
+    nights: list[str] = []  # noqa: RUF012 - a state field's default is copied
+    hours: list[str] = []  # noqa: RUF012
+    broken: bool = False
+
+    @command
+    def open(self, *, broken: bool = False) -> None:
+        self.broken = broken
+
+    @cron("30 2 * * *", tz="Europe/Berlin")
+    def close_day(self, due: datetime) -> None:
+        if self.broken:
+            raise ValueError("no ink")
+        self.nights = [*self.nights, f"{due.isoformat()} {due.tzinfo}"]
+
+    @cron(every=timedelta(hours=24))
+    @command
+    def note(self, due: datetime | None = None) -> None:
+        self.hours = [*self.hours, "by hand" if due is None else f"{due.isoformat()} {due.tzinfo}"]
+
+
 class Deployment:
     """An app, a runner for it, the database's clock, and the rows of schedules."""
 
@@ -92,7 +115,7 @@ def change(after: datetime, month: int) -> datetime:
 
 @pytest.fixture
 def deployment(akter_app: Callable[..., Akter], akter_engine: Engine) -> Iterator[Deployment]:
-    made = Deployment(akter_app(Rooster, Baker), akter_engine)
+    made = Deployment(akter_app(Rooster, Baker, Diary), akter_engine)
     made.app.verify()
     yield made
     made.runner.stop()
@@ -144,6 +167,58 @@ def test_one_expression_in_two_zones_is_two_schedules(deployment: Deployment) ->
     assert len(deployment.sql("SELECT 1 FROM {akter}.actor_outbox")) == 2
 
 
+def diary(deployment: Deployment) -> dict[str, Any]:
+    return dict(inspect(deployment.app, deployment.app.actor(Diary, "d")).state or {})
+
+
+@pytest.mark.parametrize(("month", "told"), [(3, "03:00:00+02:00"), (10, "02:30:00+02:00")], ids=["the gap", "the repeated hour"])
+def test_a_handler_learns_which_time_it_was_meant_for_also_when_the_clock_changes(deployment: Deployment, month: int, told: str) -> None:
+    changes = change(deployment.now, month)
+    deployment.to(changes - 12 * HOUR)
+    deployment.app.actor(Diary, "d").open()
+    # It comes late: in autumn within the hour that is repeated.
+    deployment.to((changes if month == 3 else changes - HOUR / 2) + timedelta(minutes=50))
+    assert diary(deployment)["nights"] == [f"{changes:%Y-%m-%d}T{told} Europe/Berlin"]
+
+
+@pytest.mark.conformance("CRON-07")
+def test_a_late_tick_is_told_its_own_time_and_a_skipped_one_is_told_to_nobody(deployment: Deployment) -> None:
+    deployment.app.actor(Diary, "d").open()
+    late = deployment.due()
+    deployment.to(late + 23 * HOUR)
+    assert diary(deployment)["nights"] == [shown(late)]
+    skipped = deployment.due()
+    deployment.to(skipped + 25 * HOUR)
+    assert diary(deployment)["nights"] == [shown(late)]
+    after = deployment.due()
+    deployment.to(after + timedelta(seconds=1))
+    assert diary(deployment)["nights"] == [shown(late), shown(after)]
+
+
+def shown(due: datetime) -> str:
+    return f"{due.astimezone(ZoneInfo('Europe/Berlin')).isoformat()} Europe/Berlin"
+
+
+def test_a_tick_that_fails_is_told_the_same_time_when_it_is_tried_again(deployment: Deployment) -> None:
+    deployment.app.actor(Diary, "d").open(broken=True)
+    due = deployment.due()
+    deployment.to(due + timedelta(seconds=1))
+    assert diary(deployment)["nights"] == []
+    deployment.app.actor(Diary, "d").open()
+    deployment.to(due + timedelta(minutes=5))
+    assert diary(deployment)["nights"] == [shown(due)]
+
+
+def test_the_time_of_an_interval_is_in_utc_and_a_call_by_hand_may_leave_it_away(deployment: Deployment) -> None:
+    deployment.app.actor(Diary, "d").open()
+    deployment.app.actor(Diary, "d").note()
+    midnight = deployment.now.replace(hour=0, minute=0, second=0, microsecond=0) + DAY
+    deployment.to(midnight + timedelta(seconds=1))
+    assert diary(deployment)["hours"] == ["by hand", f"{midnight.isoformat()} UTC"]
+    deployment.app.actor(Diary, "d").note(datetime(2026, 3, 28, 2, 30, tzinfo=ZoneInfo("Europe/Berlin")))
+    assert diary(deployment)["hours"][2].startswith("2026-03-28T02:30:00+01:00")
+
+
 TEN = {
     "30 2 * * *": (
         ["28 02:30+01", "29 03:00+02", "30 02:30+02", "31 02:30+02"],
@@ -188,7 +263,7 @@ def test_the_zones_of_database_and_process_play_no_part(
     monkeypatch.setenv("TZ", "America/New_York")
     time.tzset()
     try:
-        there = Deployment(akter_app(Rooster, Baker), akter_engine)
+        there = Deployment(akter_app(Rooster, Baker, Diary), akter_engine)
         assert there.sql("SHOW timezone") == [("Pacific/Apia",)]
         there.app.actor(Rooster, "r").hatch()
         due = there.due()

@@ -104,6 +104,9 @@ class Clock(Actor):
     def tick(self) -> int:
         return 1
 
+    @cron("0 4 * * *")
+    def close_day(self, due: datetime) -> None: ...
+
 
 class Front(Actor, singleton=True):
     doors: int = 1

@@ -75,8 +75,8 @@ def test_the_first_time_is_counted_from_the_commit(node: Make, rows: Rows) -> No
         turn = one.thread_of(one.app.actor(Bell, "b").hang)
         pause.wait()
         admitted = rows.now_ms
-        # Past the next three o'clock and the next full hour, and not past the ones after them.
-        advance(one.app, timedelta(milliseconds=86_400_000 + THREE - (admitted - 1000) % 86_400_000) + LATER)
+        # Past the next three o'clock, and not past the one after it.
+        advance(one.app, timedelta(milliseconds=(THREE - admitted) % 86_400_000) + LATER)
         pause.release()
         turn.join(20)
     assert rows.of(DAILY).wait > 86_400_000 - 120_000, "the one that passed while the turn ran is not made up for"
