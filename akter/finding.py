@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from sqlalchemy import Connection
@@ -11,7 +11,9 @@ from akter.schedule import CRON_KEY
 from akter.store import backlog, lagging, presence, versions
 from akter.store.backlog import STUCK, Count
 from akter.store.lagging import Lagging
+from akter.store.pinned import MOST, Pinned, pinned
 from akter.store.presence import IDLE_MS, Present
+from akter.store.retention import HOLD_MS
 from akter.store.versions import Readable
 
 LATE_MS = 60_000
@@ -57,6 +59,22 @@ def findings(connection: Connection) -> list[Finding]:
     return found
 
 
+def kept_back(connection: Connection, kept: Mapping[str, int]) -> list[Finding]:
+    """Followers for which events are kept longer than `kept` says, in milliseconds, of each type."""
+    return [_kept_back(one) for one in pinned(connection, kept, _SHOWN)]
+
+
+def _kept_back(one: Pinned) -> Finding:
+    who = f"{one.subscription} {one.subscriber_id}".rstrip()
+    number = f"{one.events} or more" if one.events >= MOST else str(one.events)
+    said = (
+        f"{number} old {'event' if number == '1' else 'events'} of {one.source}, the oldest {duration(one.oldest_ms)} old, kept for {who}"
+    )
+    skip = f"akter subscriptions skip {one.source} {who} --through {one.through} --yes"
+    remedy = f"see why it is behind, akter subscriptions list; or: {skip}; after {duration(HOLD_MS)} more than others they go, told or not"
+    return Finding("events kept back", said, remedy)
+
+
 def unreadable(connection: Connection, readable: Iterable[Readable]) -> list[Finding]:
     """What newer code wrote and the given code cannot read."""
     remedy = "deploy the code that wrote it again, or a later one: older code refuses to start, and changes nothing"
@@ -75,7 +93,8 @@ def _runners(runners: list[Present]) -> list[Finding]:
         for family, threads in sorted(runner.overdue.items()):
             some = "every thread is" if family in runner.hung else "1 thread is" if threads == 1 else f"{threads} threads are"
             said = f"the runner {runner.label}, {family}: {some} in a handler past its time limit"
-            remedy = "relay.past_its_limit in its log names the handlers, and akter outbox list shows them: mend them, and restart it"
+            shown = "akter subscriptions list" if family == "subscription" else "akter outbox list"
+            remedy = f"relay.past_its_limit in its log names the handlers, and {shown} shows them: mend them, and restart it"
             found.append(Finding("hung runner" if family in runner.hung else "overdue", said, remedy))
     return found
 

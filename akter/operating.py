@@ -16,11 +16,11 @@ from sqlalchemy.exc import DBAPIError
 
 from akter import encoding, schema_state
 from akter.errors import AkterError, ConfigurationError
-from akter.finding import Finding, findings, unreadable
+from akter.finding import Finding, findings, kept_back, unreadable
 from akter.identity import DEFAULT_TENANT, Address, Placement, address
 from akter.letters import Letters
 from akter.limits import seconds as checked
-from akter.registry import readable
+from akter.registry import events_kept, readable
 from akter.store import apart, backlog, lagging, life, listing, presence, removal, repair
 from akter.store.backlog import Count, Cursor, Reason, Waiting
 from akter.store.lagging import Lagging
@@ -117,10 +117,20 @@ class Operator:
             return backlog.page(connection, served, paused, limit=limit, after=after, **wanted)  # type: ignore[arg-type]
 
     def findings(self, app: Akter | None = None) -> list[Finding]:
-        """What is wrong now, each with what to do; with an `app`, also what is stored that its code is too old to read."""
+        """What is wrong now, each with what to do.
+
+        With an `app`, also what is stored that its code is too old to read, and the events that are kept longer than it says, because
+        somebody follows them and was not told of them yet.
+        """
         with self._reading() as connection:
             found = findings(connection)
-            return found if app is None else [*unreadable(connection, readable(app.actors)), *found]
+            if app is None:
+                return found
+            return [
+                *unreadable(connection, readable(app.actors)),
+                *found,
+                *kept_back(connection, events_kept(app.actors, app.limits.keep_events_ms)),
+            ]
 
     def health(self, *, label: str = "", silent: float = SILENT_MS / 1000, idle: float = IDLE_MS / 1000) -> Health:
         """Whether a runner whose label begins with `label` lives and looks for work.

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from akter.actor import Actor
 from akter.definition import Definition
 from akter.errors import DeclarationError, UnknownActor
+from akter.limits import kept_ms
 from akter.payload import Event
 from akter.store.deployment import Placed
 from akter.store.versions import Readable
@@ -48,6 +49,12 @@ def placed(actors: dict[str, Definition]) -> list[Placed]:
         for name, definition in actors.items()
         if name == definition.name
     ]
+
+
+def events_kept(actors: dict[str, Definition], usually_ms: int) -> dict[str, int]:
+    """How long the events of the registered types are kept, in milliseconds."""
+    given = {name: kept_ms(definition.options.keep_events) for name, definition in actors.items() if name == definition.name}
+    return {name: usually_ms if kept is None else kept for name, kept in given.items()}
 
 
 def readable(actors: dict[str, Definition]) -> list[Readable]:

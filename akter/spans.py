@@ -21,6 +21,7 @@ from akter.watch import Hop, Watch
 if TYPE_CHECKING:
     from akter.call import Call
     from akter.store.backlog import Count
+    from akter.store.pinned import Pinned
 
 AGAIN = "again"
 """The outcome of a member that left its group to run again alone."""
@@ -68,10 +69,10 @@ class Observer:
             self.instruments.receipts_pruned.add(receipts)
             self.instruments.events_pruned.add(events)
 
-    def sampled(self, counts: Sequence[Count]) -> None:
+    def sampled(self, counts: Sequence[Count], held: Sequence[Pinned]) -> None:
         """Set the gauges."""
         if self.instruments is not None:
-            self.instruments.sampled(counts)
+            self.instruments.sampled(counts, held)
 
 
 class MessageHop(Hop):

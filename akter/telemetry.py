@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from akter.call import Call
     from akter.spans import Observer
     from akter.store.backlog import Count
+    from akter.store.pinned import Pinned
 
 KEPT = 1000
 """Defects that a process remembers."""
@@ -99,10 +100,10 @@ class Telemetry:
         if (observer := self._seen()) is not None:
             observer.pruned(receipts, events)
 
-    def sampled(self, counts: Sequence[Count]) -> None:
-        """What waits in the outbox, as one runner of the deployment saw it."""
+    def sampled(self, counts: Sequence[Count], held: Sequence[Pinned] = ()) -> None:
+        """What waits in the outbox, and which events are kept for followers, as one runner of the deployment saw it."""
         if self._observer is not None:
-            self._observer.sampled(counts)
+            self._observer.sampled(counts, held)
 
     def _seen(self) -> Observer | None:
         return self._observer if self._fixed or time.monotonic() < self._look_at else self._look()

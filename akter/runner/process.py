@@ -20,6 +20,7 @@ from sqlalchemy import Connection, event
 from sqlalchemy.pool import ConnectionPoolEntry
 
 import akter
+from akter import registry
 from akter.app import Akter
 from akter.errors import AkterError, ConfigurationError
 from akter.identity import shown_id
@@ -106,7 +107,8 @@ class Runner:
         self.relay = Relay(self._engine, around.statements, intents, families, self.settings)
         self._overdue = Overdue(self._deliverer.held, self._lane, settler, self.label)
         self._loop, self._sweeps = Loop("akter-relay", self.relay.wait), Sweeps(app, self.settings.sweep)
-        self._presence, self._sampler = Loop("akter-heartbeat", self._beat), Sampler(app.telemetry, self.incarnation_id)
+        events_kept = registry.events_kept(app.actors, app.limits.keep_events_ms)
+        self._presence, self._sampler = Loop("akter-heartbeat", self._beat), Sampler(app.telemetry, self.incarnation_id, events_kept)
         self._listener = (
             Listener(self._engine, around.statements, self.wake, self.relay.take, app.wakes.me) if self.settings.listen else None
         )

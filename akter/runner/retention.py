@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 from sqlalchemy import Connection, Engine
 from sqlalchemy.sql.selectable import ExecutableReturnsRows
 
+from akter import registry
 from akter.app import Akter
 from akter.definition import Definition
 from akter.limits import kept_ms
@@ -53,18 +54,19 @@ def kept(app: Akter) -> list[Kept]:
 
     A receipt is kept at least as long past its id's expiry as a call may take: a retry whose first try was in time must find it.
     """
-    return [_kept(app, definition) for name, definition in sorted(app.actors.items()) if name == definition.name]
+    events = registry.events_kept(app.actors, app.limits.keep_events_ms)
+    return [_kept(app, app.actors[name], events_ms) for name, events_ms in sorted(events.items())]
 
 
-def _kept(app: Akter, definition: Definition) -> Kept:
-    limits, options = app.limits, definition.options
-    receipts_ms, events_ms = kept_ms(options.keep_receipts), kept_ms(options.keep_events)
+def _kept(app: Akter, definition: Definition, events_ms: int) -> Kept:
+    limits = app.limits
+    receipts_ms = kept_ms(definition.options.keep_receipts)
     executions = (member.mark.timeout or limits.execution for member in definition.members.values())
     longest_ms = int(limits.longest(max(executions, default=limits.execution)) * 1000)
     return Kept(
         definition.name,
         max((limits.keep_receipts_ms if receipts_ms is None else receipts_ms) - limits.retry_window_ms, longest_ms),
-        limits.keep_events_ms if events_ms is None else events_ms,
+        events_ms,
     )
 
 

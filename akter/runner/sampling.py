@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 
 import sqlalchemy.exc
 from sqlalchemy import Connection
 
 from akter.store import backlog, lagging, presence
+from akter.store.pinned import pinned
 from akter.telemetry import Telemetry
 
 logger = logging.getLogger("akter.runner")
@@ -20,10 +21,13 @@ EVERY = 15.0
 
 
 class Sampler:
-    """Samples when somebody collects metrics here, and `me` is the eldest runner that lives: so that one of all does."""
+    """Samples when somebody collects metrics here, and `me` is the eldest runner that lives: so that one of all does.
 
-    def __init__(self, telemetry: Telemetry, me: str) -> None:
-        self._telemetry, self._me, self._next = telemetry, me, 0.0
+    `kept`: how long each type's events are kept, in milliseconds.
+    """
+
+    def __init__(self, telemetry: Telemetry, me: str, kept: Mapping[str, int]) -> None:
+        self._telemetry, self._me, self._kept, self._next = telemetry, me, kept, 0.0
 
     def sample(self, deployment: Callable[[], AbstractContextManager[Connection]]) -> None:
         """Measure, unless it is too early; one that takes too long is left out."""
@@ -35,7 +39,8 @@ class Sampler:
                 if presence.eldest(presence.present(connection)) != self._me:
                     return
                 counts = [*backlog.counts(connection, (), frozenset()), *lagging.counts(connection, (), frozenset())]
+                held = pinned(connection, self._kept)
         except sqlalchemy.exc.SQLAlchemyError as problem:
             logger.info("runner.sample_failed", extra={"akter_reason": type(problem).__name__})
         else:
-            self._telemetry.sampled(counts)
+            self._telemetry.sampled(counts, held)
