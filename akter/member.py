@@ -242,9 +242,7 @@ class Member:
 
     def requests(self) -> list[Line]:
         """The statements that write what the handler asked for."""
-        statements, call = self._around.statements, self.call
-        asked = [] if self.refused else staging.lines(statements, self._around.followers, call, self.capability)
-        return [*asked, *staging.moved(statements, call)]
+        return [] if self.refused else staging.lines(self._around.statements, self._around.followers, self.call, self.capability)
 
     @property
     def event_sequence(self) -> int:

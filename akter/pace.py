@@ -18,6 +18,10 @@ class Pace:
         """Whether a command may be a member of a group."""
         return not command.mark.sql and self._quick.get(command, False)
 
+    def knows(self, command: Command) -> bool:
+        """Whether a command was seen at all."""
+        return command.mark.sql or command in self._quick
+
     def saw(self, command: Command, seconds: float, *, used_sql: bool) -> None:
         """Remember how a command went."""
         self._quick[command] = seconds <= SLOW and not used_sql

@@ -43,21 +43,22 @@ def lines(statements: Statements, followers: Followers, call: Call, asked: Capab
     return found
 
 
-def moved(statements: Statements, call: Call) -> list[Line]:
-    """The statement that notes what a delivery to a subscriber applied; none for any other command."""
-    of = call.following
-    if of is None:
-        return []
-    row = {
-        **key(call.address),
-        "subscription": of.subscription,
-        "source_type": of.source.actor_type,
-        "source_id": of.source.actor_id,
-        "epoch": of.epoch,
-        "active": of.kind != "rejected",
-        "applied": of.position if of.kind != "rejected" else 0,
-    }
-    return [Line(statements.get(applied.move), parameters("move_", [row], True))]
+def moved(statements: Statements, calls: Sequence[Call]) -> list[Line]:
+    """The statement that notes what deliveries to subscribers applied; none for any other commands."""
+    rows = [
+        {
+            **key(call.address),
+            "subscription": of.subscription,
+            "source_type": of.source.actor_type,
+            "source_id": of.source.actor_id,
+            "epoch": of.epoch,
+            "active": of.kind != "rejected",
+            "applied": of.position if of.kind != "rejected" else 0,
+        }
+        for call in calls
+        if (of := call.following) is not None
+    ]
+    return [Line(statements.get(applied.move), parameters("move_", rows, True))] if rows else []
 
 
 class Published(Line):

@@ -174,6 +174,7 @@ class Turn:
         lines.append(self._write(members))
         for member in members:
             lines += member.requests()
+        lines += staging.moved(self._around.statements, [member.call for member in members])
         planting = self._around.planting
         missing = planting.missing(actor for member in members if (actor := member.planted) is not None)
         if missing:

@@ -14,7 +14,7 @@ from akter.fault import Faults
 from akter.following import Acknowledged, Following
 from akter.identity import Address
 from akter.runner.queued import Queued, Site
-from akter.runner.single import transaction
+from akter.runner.single import Working, transaction
 from akter.runner.telling import Teller
 from akter.store import summary
 from akter.store.claim import Claimed
@@ -52,14 +52,14 @@ class Controls(Queued):
         super().__init__(**given)
         self._engine, self._faults, self._wake, self._actors, self._teller = engine, faults, wake, actors, teller
 
-    def _work(self, row: Claimed, until: float) -> None:
+    def _work(self, row: Claimed, until: float, working: Working[Claimed]) -> None:
         site, asked = Site(row), _read(row.payload)
         self._faults.at("after_claim", site)
         told = asked.asked
         source = Address(told.bucket, told.routing_key, row.tenant_id, told.source_type, told.source_id)
         applied = self._apply(source, Name(row.actor_type, told.subscription, row.actor_id), asked)
         if applied == "rejected":
-            self._reject(row, source, asked, until)
+            self._reject(working, source, asked, until)
         elif applied == "applied":
             self._wake()
         self._faults.at("before_outbox_delete", site)
@@ -72,9 +72,9 @@ class Controls(Queued):
                 return summary.end(connection, source, name, asked.epoch)
             return summary.begin(connection, source, name, asked.asked.events, asked.epoch, asked.asked.since)
 
-    def _reject(self, row: Claimed, source: Address, asked: _Asked, until: float) -> None:
+    def _reject(self, working: Working[Claimed], source: Address, asked: _Asked, until: float) -> None:
         """Tell the subscriber that the source has no such cursor."""
-        cursor = asked.asked.since or ""
+        row, cursor = working.row, asked.asked.since or ""
         of = Following(
             subscription=asked.asked.subscription,
             source=source,
@@ -92,6 +92,6 @@ class Controls(Queued):
         told = CursorRejected(source_type=source.actor_type, source=source.actor_id, cursor=cursor)
         with Wire(self._engine, self._statements) as wire:
             try:
-                self._teller.tell(wire, self._teller.call(definition, follows, row.actor_id, of, told), until, [])
+                self._teller.tell(wire, self._teller.call(definition, follows, row.actor_id, of, told), until, [], working.handling)
             except Acknowledged:
                 wire.roll_back()

@@ -9,7 +9,7 @@ from sqlalchemy import Engine
 
 from akter.fault import Faults
 from akter.runner.queued import Queued, Site
-from akter.runner.single import transaction
+from akter.runner.single import Working, transaction
 from akter.store import summary
 from akter.store.claim import Claimed
 from akter.store.summary import Name
@@ -23,7 +23,12 @@ class Feeds(Queued):
         super().__init__(**given)
         self._engine, self._faults, self._wake = engine, faults, wake
 
-    def _work(self, row: Claimed, until: float) -> None:
+    def _work(self, row: Claimed, until: float, working: Working[Claimed]) -> None:
+        # It calls nobody's code; what makes it late is the database, or a source with very many followers.
+        with working.handling(until):
+            self._expand(row)
+
+    def _expand(self, row: Claimed) -> None:
         site, after, due = Site(row), None, 0
         self._faults.at("after_claim", site)
         while True:

@@ -1,6 +1,7 @@
 """The family `subscription`: each claimed row is one follower of one actor, told its next events in their order.
 
-An event that cannot be told holds back those behind it in its row, and in no other.
+An event that cannot be told holds back those behind it in its row, and in no other. Rows whose handlers were seen to be quick share
+transactions, one event of each in a transaction; the others are told one by one, each in a thread.
 """
 
 from __future__ import annotations
@@ -9,36 +10,34 @@ import json
 import logging
 import time
 from collections.abc import Mapping, Sequence
-from typing import Any
+from functools import partial
+from itertools import groupby
+from typing import Any, cast
 
 from sqlalchemy import Engine
 
 from akter.definition import Definition
 from akter.errors import AkterError, Unavailable
 from akter.fault import Crashed
-from akter.following import Acknowledged, Following
-from akter.identity import SINGLETON_ID, Address
+from akter.following import Acknowledged
 from akter.runner.family import Probe, Taken, leased, taken_as
+from akter.runner.followed import Telling, claim_of
 from akter.runner.lane import Lane
 from akter.runner.settings import Settings
 from akter.runner.settler import Counts, backoff_ms, reason_of
 from akter.runner.single import Single, transaction
 from akter.runner.telling import Teller
+from akter.runner.together import LONG, Together
 from akter.store import follower, summary
 from akter.store.flight import Line, Lost, Row, StatementFailed
-from akter.store.follower import Follower, Past
+from akter.store.follower import Follower
 from akter.store.rows import parameters
 from akter.store.summary import Name
 from akter.store.wire import Statements, Wire
-from akter.subscription import Gap, Subscription
+from akter.subscription import Subscription
 
 logger = logging.getLogger("akter.relay")
 
-BATCH = 16
-"""Events that a claimed row is told at most before others have their turn."""
-
-_LONG = 2.0
-"""Seconds after which a row goes back with what is left: the lease covers the longest turn, not a row of them."""
 _SECONDS = 30.0
 
 
@@ -57,28 +56,213 @@ class Follows(Single[Follower]):
         lease: float,
     ) -> None:
         super().__init__(lane, lease)
-        self._engine, self._statements, self._actors, self._teller = engine, statements, actors, teller
-        self._counts, self._settings = counts, settings
+        self._engine, self.statements, self._actors, self.teller = engine, statements, actors, teller
+        self.counts, self._settings = counts, settings
         self._served = json.dumps(served(actors))
+        self._alike, self._deep = lane.seats, False
 
     def claim(self, probe: Probe) -> Sequence[Line]:
         """The statement that claims followers."""
-        values = leased(probe, self._lease, self._settings.max_backoff)
-        return [Line(self._statements.get(follower.claim), {**values, "served": self._served})]
+        # All that follow one actor are in its bucket.
+        each = max(probe.each, probe.limit // 2) if self._deep else probe.each
+        values = leased(probe._replace(each=each), self._lease, self._settings.max_backoff)
+        return [Line(self.statements.get(follower.claim), {**values, "served": self._served})]
 
     def taken(self, answers: Sequence[Sequence[Row]], probe: Probe, wire: Wire) -> Taken:
         """What the statement took."""
         (answer,) = answers
-        return taken_as(Follower, answer, 2)
+        taken = taken_as(Follower, answer, 2)
+        self._deep = taken.deepest >= probe.each
+        return taken
 
-    def _work(self, row: Follower, until: float) -> None:
-        definition = self._actors[row.subscriber_type]
-        with Wire(self._engine, self._statements) as wire:
+    def start(self, rows: Sequence[Follower], sent: float, *, full: bool) -> None:
+        """Tell claimed rows; `full`: the claim took as many as it asked for."""
+        most, until = self._settings.group, sent + self._lease
+        shared = [row for row in rows if self._may_share(row)] if most > 1 else []
+        mine = set(shared)
+        # As for messages: once others were mixed in, a few are no proof that most of a full claim will find a thread.
+        mixed = any(self.teller.pace.knows(self._follows(row)) for row in rows if row not in mine)
+        self._alike = 0 if mixed else self._alike + len(shared)
+        self.lane.sharing = (full or self._deep) and self._alike >= self.lane.seats
+        room = max(0, self.lane.idle_threads())
+        batches = [shared[at : at + most] for at in range(0, len(shared), most)]
+        units = [batch for batch in batches if len(batch) > 1]
+        alone = [row for row in rows if row not in mine] + [row for batch in batches if len(batch) == 1 for row in batch]
+        for unit in units[:room]:
+            self._start_unit([row for row in unit if self._stopping or not self._is_held(row, until)], until)
+        rest = max(0, room - len(units))
+        super().start(alone[:rest], sent, full=full)
+        # Rows that were expected to share, and do not, would wait for a thread: others may have one.
+        self._give_back([row for unit in units[room:] for row in unit] + alone[rest:], begun=False)
+
+    def _may_share(self, row: Follower) -> bool:
+        """Whether it may share a transaction. What was tried before may be what ended its process, and a gap is told by itself."""
+        return row.attempts <= 1 and row.gap_through is None and self.teller.pace.may_share(self._follows(row))
+
+    def _follows(self, row: Follower) -> Subscription:
+        return self._actors[row.subscriber_type].subscriptions[row.subscription]
+
+    def _start_unit(self, rows: Sequence[Follower], until: float) -> None:
+        if self._stopping:
+            self._give_back(rows, begun=False)
+            return
+        try:
+            if rows:
+                self.lane.start(len(rows), partial(self._run_unit, rows, until))
+        except RuntimeError:
+            for row in rows:
+                self._forget(row)
+            self._give_back(rows, begun=False)
+
+    def _run_unit(self, rows: Sequence[Follower], until: float) -> None:
+        """Tell rows together, and then, one by one, those that must be alone and those that were claimed again meanwhile."""
+        left = list(rows)
+        try:
+            again = self._together(rows, until)
+            left = again
+            claimed: list[tuple[Follower, float]] = []
+            for row in set(rows).difference(again):
+                following = self._forget(row)
+                if following is None:
+                    self.lane.leave(1)
+                else:
+                    claimed.append(following)
+            left = [*again, *(row for row, _ in claimed)]
+            self._spread([(row, until) for row in again] + claimed, left)
+        finally:
+            for row in left:
+                self._forget(row)
+            self.lane.leave(len(left))
+
+    def _spread(self, waiting: Sequence[tuple[Follower, float]], left: list[Follower]) -> None:
+        """Tell rows one by one; idle threads take their part. `left` loses those that somebody answers for."""
+        end = time.monotonic() + LONG
+        for row, until in waiting:
+            left.remove(row)
+            if time.monotonic() > end and not self._stopping:
+                self._drop(row)
+            elif row is not waiting[-1][0] and self.lane.idle_threads() > 0:
+                try:
+                    self.lane.start(1, partial(self._run, row, until))
+                    self.lane.leave(1)
+                except RuntimeError:
+                    self._drop(row)
+            else:
+                self._run(row, until)
+
+    def _drop(self, row: Follower) -> None:
+        """Give back a row that no thread has time for, and the newer claim of it if there is one."""
+        following = self._forget(row)
+        self._give_back([row, *([] if following is None else [following[0]])], begun=False)
+        self.lane.leave(1)
+
+    def _together(self, rows: Sequence[Follower], until: float) -> list[Follower]:
+        """Tell rows in transactions that they share; returns those to tell alone."""
+        if time.monotonic() >= until or self._stopping:
+            return list(rows)
+        try:
+            with Wire(self._engine, self.statements) as wire:
+                try:
+                    return [one.row for one in Together(self, wire, until).tell([cast(Telling, self.watch(row)) for row in rows])]
+                except Crashed:
+                    wire.discard()
+                    raise
+        except Crashed:
+            # As if the process were gone: the rows wait for the end of their leases.
+            return []
+        except Exception as problem:  # noqa: BLE001 - whatever it is, each row shows what is its own
+            logger.info("relay.group_fell_apart", extra={"akter_members": len(rows), "akter_reason": str(problem)[:500]})
+            return list(rows)
+
+    def _work(self, row: Follower, until: float, working: Telling) -> None:
+        with Wire(self._engine, self.statements) as wire:
             try:
-                _Row(self, row, definition, definition.subscriptions[row.subscription], until, wire).tell_all()
+                self._tell_all(working, until, wire)
             except Crashed:
                 wire.discard()
                 raise
+
+    def _made(self, row: Follower) -> Telling:
+        return Telling(row, self._actors[row.subscriber_type], self.teller)
+
+    def _tell_all(self, one: Telling, until: float, wire: Wire) -> None:
+        """Tell a row's next events, and settle it."""
+        end = time.monotonic() + LONG
+        try:
+            one.saw(self.ask([Line(self.statements.get(follower.past), one.asked())], wire)[0])
+            while (through := one.missing) is not None:
+                if not self._miss(one, through, until, wire):
+                    return
+            while not one.empty:
+                one.next(last=self.stopping or time.monotonic() > end)
+                if not self._deliver(one, until, wire) or one.settles:
+                    return
+            self.note([one], wire)
+        except (Crashed, SystemExit, KeyboardInterrupt):
+            raise
+        except Exception as problem:  # noqa: BLE001 - whatever it is, the row waits with its reason
+            wire.roll_back()
+            self.wait(one.row, problem, one.attempts, None if wire.broken else wire)
+
+    def _miss(self, one: Telling, through: int, until: float, wire: Wire) -> bool:
+        """Tell, or count, what is missing before the next event; returns whether the row is still this runner's."""
+        if not one.follows.takes_gaps:
+            logger.warning("subscription.gap", extra=self.teller.about(one.of("gap", through, 0), one.row.subscriber_type))
+            one.count(through)
+            return True
+        at_ms = one.row.gap_at_ms if through == one.row.gap_through else self._pin(one.row, through, wire)
+        if at_ms is None:
+            return False
+        one.gap(through, at_ms)
+        return self._deliver(one, until, wire)
+
+    def _pin(self, row: Follower, through: int, wire: Wire) -> int | None:
+        """Keep the gap in the row, whose telling has one id however often it is tried; returns since when."""
+        pinned = self.ask([self._line(follower.pin, "pin_", [{**claim_of(row), "through": through}])], wire)[0]
+        return pinned[0][0] if pinned else None
+
+    def _deliver(self, one: Telling, until: float, wire: Wire) -> bool:
+        """Tell, and note it in the same commit or, when there was nothing to commit, after it; returns whether to go on."""
+        try:
+            rode = self.teller.tell(wire, one.call, until, self.notes([one]), one.handling)
+        except Acknowledged as known:
+            wire.roll_back()
+            if not self.goes_on(one, known):
+                self.end(one)
+                return False
+            rode = False
+        if not rode and not self.note([one], wire):
+            return False
+        self.counts.add(delivered=1)
+        one.advance()
+        return True
+
+    def goes_on(self, one: Telling, known: Acknowledged) -> bool:
+        """Whether the row of what need not be told goes on; otherwise the subscriber does not want it any more."""
+        if known.reason == "not created" and one.call.following is not None:
+            logger.warning("subscription.not_created", extra=self.teller.about(one.call.following, one.row.subscriber_type))
+        return known.reason in ("applied", "not created")
+
+    def end(self, one: Telling) -> None:
+        """Let nothing else of this epoch be told."""
+        row = one.row
+        with transaction(self._engine, self.statements.schema) as connection:
+            summary.end(connection, one.source, Name(row.subscriber_type, row.subscription, row.subscriber_id), row.epoch)
+
+    def notes(self, tellings: Sequence[Telling]) -> list[Line]:
+        """The statements that note what was made ready, one for rows that go on and one for those that go back."""
+        noted = sorted((one.note() for one in tellings), key=lambda note: note[0] is follower.settle)
+        prefixes = {follower.settle: "settle_", follower.progress: "follow_"}
+        return [
+            self._line(statement, prefixes[statement], [values for _, values in notes])
+            for statement, notes in groupby(noted, key=lambda note: note[0])
+        ]
+
+    def note(self, tellings: Sequence[Telling], wire: Wire) -> int:
+        """Write that outside of any turn; returns how many rows were still this runner's. Raises `Unavailable`."""
+        moved = sum(int(rows[0][0]) for rows in self.ask(self.notes(tellings), wire))
+        self.counts.add(stale=len(tellings) - moved)
+        return moved
 
     def _wait(self, row: Follower, problem: BaseException) -> None:
         self.wait(row, problem, row.attempts)
@@ -92,61 +276,50 @@ class Follows(Single[Follower]):
             extra={**self._about(row), "akter_reason": shown},
             exc_info=None if isinstance(problem, AkterError) else problem,
         )
-        self._counts.add(retried=1)
+        self.counts.add(retried=1)
+        waiting = [{**claim_of(row), "delay_ms": delay, "last_error": reason}]
         try:
-            self.fly(self.line(follower.wait, "wait_", row, delay_ms=delay, last_error=reason), wire)
+            self._fly(self._line(follower.wait, "wait_", waiting), 1, wire)
         except AkterError as unwritten:
             logger.warning("relay.settle_failed", extra={"akter_rows": 1, "akter_reason": str(unwritten)[:500]})
 
+    def _explain(self, rows: Sequence[Follower], why: str) -> bool:
+        explained = [{**claim_of(row), "last_error": why} for row in rows]
+        try:
+            self._fly(self._line(follower.explain, "why_", explained), len(rows))
+        except AkterError as problem:
+            logger.warning("relay.settle_failed", extra={"akter_rows": len(rows), "akter_reason": str(problem)[:500]})
+            return False
+        return True
+
     def _release(self, rows: Sequence[Follower], begun: bool) -> None:
-        for row in rows:
-            self._counts.add(released=self.fly(self.line(follower.release, "free_", row, refund=0 if begun else 1)))
+        if rows:
+            given = [{**claim_of(row), "refund": 0 if begun else 1} for row in rows]
+            self.counts.add(released=self._fly(self._line(follower.release, "free_", given), len(rows)))
 
-    def line(self, statement: Any, prefix: str, row: Follower, **values: Any) -> Line:
-        """A statement about a claimed row."""
-        claim = {name: getattr(row, name) for name in follower.CLAIM}
-        return Line(self._statements.get(statement), parameters(prefix, [{**claim, **values}], True))
+    def _line(self, statement: Any, prefix: str, rows: Sequence[dict[str, Any]]) -> Line:
+        return Line(self.statements.get(statement), parameters(prefix, rows, True))
 
-    def fly(self, line: Line, wire: Wire | None = None) -> int:
-        """Write about a claimed row; returns whether it was still this runner's, as a number. Raises `Unavailable`."""
+    def _fly(self, line: Line, rows: int, wire: Wire | None = None) -> int:
+        """Write about claimed rows; returns how many were still this runner's. Raises `Unavailable`."""
         if wire is None:
-            with Wire(self._engine, self._statements) as own:
-                return self.fly(line, own)
-        moved = int(self.ask(line, wire)[0][0])
-        if not moved:
-            self._counts.add(stale=1)
+            with Wire(self._engine, self.statements) as own:
+                return self._fly(line, rows, own)
+        moved = int(self.ask([line], wire)[0][0][0])
+        self.counts.add(stale=rows - moved)
         return moved
 
-    def ask(self, line: Line, wire: Wire) -> list[Row]:
-        """What a statement answers; raises `Unavailable`."""
+    def ask(self, lines: Sequence[Line], wire: Wire) -> list[list[Row]]:
+        """What statements answer, in one transaction; raises `Unavailable`."""
         try:
-            return wire.transact([line], _SECONDS)[0].rows
+            return [answer.rows for answer in wire.transact(lines, _SECONDS)]
         except (StatementFailed, Lost) as problem:
             raise Unavailable(f"a subscription could not be read or written: {problem}") from problem
-
-    def ended(self, row: Follower) -> None:
-        """The subscriber does not want this epoch any more: let nothing else of it be told."""
-        with transaction(self._engine, self._statements.schema) as connection:
-            summary.end(connection, source_of(row), Name(row.subscriber_type, row.subscription, row.subscriber_id), row.epoch)
 
     @property
     def stopping(self) -> bool:
         """Whether no other event may be begun."""
         return self._stopping
-
-    @property
-    def teller(self) -> Teller:
-        """What makes the subscribers' turns."""
-        return self._teller
-
-    @property
-    def statements(self) -> Statements:
-        """The statements of the app."""
-        return self._statements
-
-    def told(self) -> None:
-        """Count a delivery."""
-        self._counts.add(delivered=1)
 
     def _name(self, row: Follower) -> str:
         return f"{row.source_type}/{row.source_id} to {row.subscriber_type}.{row.subscription} {row.subscriber_id}".rstrip()
@@ -159,134 +332,6 @@ class Follows(Single[Follower]):
             "akter_subscriber": row.subscriber_id,
             "akter_attempts": row.attempts,
         }
-
-
-class _Row:
-    """One claimed row at work. `_done`: everything up to there is settled for this subscriber; `_attempts`: of the event it is at."""
-
-    def __init__(self, family: Follows, row: Follower, definition: Definition, follows: Subscription, until: float, wire: Wire) -> None:
-        self._family, self._row, self._definition, self._follows = family, row, definition, follows
-        self._until, self._wire = until, wire
-        self._done, self._attempts, self._gaps = row.delivered, row.attempts, 0
-        self._source = source_of(row)
-
-    def tell_all(self) -> None:
-        """Tell the row's next events and settle it."""
-        end = time.monotonic() + _LONG
-        try:
-            past, head, oldest = self._read()
-            if not self._skip(head, oldest):
-                return
-            left = [one for one in past if one.sequence > self._done]
-            full = len(past) == BATCH
-            if not left:
-                self._settle(self._done if full else max(head, self._done), more=full)
-            for number, one in enumerate(left, start=1):
-                last, late = number == len(left), self._family.stopping or time.monotonic() > end
-                upto = one.sequence if full or not last else max(head, one.sequence)
-                if not self._tell(one, upto, settle=last or late, more=full or not last):
-                    return
-                if late:
-                    return
-        except (Crashed, SystemExit, KeyboardInterrupt):
-            raise
-        except Exception as problem:  # noqa: BLE001 - whatever it is, the row waits with its reason
-            self._wire.roll_back()
-            self._family.wait(self._row, problem, self._attempts, None if self._wire.broken else self._wire)
-
-    def _read(self) -> tuple[list[Past], int, int | None]:
-        values = {**{name: getattr(self._row, name) for name in _SOURCE}, "after": self._done, "names": list(self._follows.events)}
-        rows = self._family.ask(Line(self._family.statements.get(follower.past), {**values, "limit": BATCH}), self._wire)
-        if not rows:
-            return [], 0, None
-        return [Past(*row) for row in rows if row[2] is not None], rows[0][0], rows[0][1]
-
-    def _skip(self, head: int, oldest: int | None) -> bool:
-        """Tell, or count, what is missing before the next event; returns whether the row is still this runner's."""
-        through, at_ms = self._row.gap_through, self._row.gap_at_ms
-        while True:
-            if through is None or through <= self._done:
-                # Of a history always the first events go, so what is left of it has no hole.
-                through = (head + 1 if oldest is None else max(oldest, self._done + 1)) - 1
-                if through <= self._done:
-                    return True
-                at_ms = self._pin(through) if self._follows.takes_gaps else 0
-            if at_ms is None or not self._miss(self._of("gap", through, at_ms)):
-                return False
-            through = None
-
-    def _pin(self, through: int) -> int | None:
-        """Keep the gap in the row, whose telling has one id however often it is tried; returns since when."""
-        rows = self._family.ask(self._family.line(follower.pin, "pin_", self._row, through=through), self._wire)
-        return rows[0][0] if rows else None
-
-    def _miss(self, of: Following) -> bool:
-        if not self._follows.takes_gaps:
-            self._gaps += 1
-            logger.warning("subscription.gap", extra=self._family.teller.about(of, self._row.subscriber_type))
-            self._done = of.position
-            return True
-        source = {"source_type": self._source.actor_type, "source": self._source.actor_id}
-        told = Gap(**source, after=str(self._done), resume_after=str(of.position))
-        call = self._family.teller.call(self._definition, self._follows, self._subscriber(None), of, told)
-        return self._deliver(call, self._going_on(of.position), of.position)
-
-    def _tell(self, one: Past, upto: int, *, settle: bool, more: bool) -> bool:
-        of = self._of("event", one.sequence, one.emitted_at_ms)
-        event = self._follows.decode(one.event, one.value, one.payload_version)
-        call = self._family.teller.call(self._definition, self._follows, self._subscriber(event), of, event, one.command_id)
-        return self._deliver(call, self._ending(upto, more) if settle else self._going_on(one.sequence), one.sequence)
-
-    def _deliver(self, call: Any, line: Line, position: int) -> bool:
-        """Tell, and write `line` with it or, when there was nothing to commit, after it; returns whether to go on."""
-        try:
-            rode = self._family.teller.tell(self._wire, call, self._until, [line])
-        except Acknowledged as known:
-            self._wire.roll_back()
-            if known.reason in ("stale", "unsubscribed"):
-                self._family.ended(self._row)
-                return False
-            if known.reason == "not created":
-                logger.warning("subscription.not_created", extra=self._family.teller.about(call.following, self._row.subscriber_type))
-            rode = False
-        if not rode and not self._family.fly(line, self._wire):
-            return False
-        self._family.told()
-        self._done, self._attempts, self._gaps = position, 1, 0
-        return True
-
-    def _settle(self, upto: int, *, more: bool) -> None:
-        self._family.fly(self._ending(upto, more), self._wire)
-
-    def _ending(self, upto: int, more: bool) -> Line:
-        return self._family.line(follower.settle, "settle_", self._row, delivered=upto, more=more, gaps=self._gaps)
-
-    def _going_on(self, upto: int) -> Line:
-        return self._family.line(follower.progress, "follow_", self._row, delivered=upto, gaps=self._gaps)
-
-    def _of(self, kind: Any, position: int, at_ms: int) -> Following:
-        return Following(
-            subscription=self._row.subscription,
-            source=self._source,
-            epoch=self._row.epoch,
-            kind=kind,
-            position=position,
-            issued_at_ms=at_ms,
-            dynamic=self._follows.dynamic,
-        )
-
-    def _subscriber(self, event: Any) -> str:
-        if self._follows.dynamic:
-            return self._row.subscriber_id
-        return SINGLETON_ID if event is None else self._follows.route(event, self._source.actor_id)
-
-
-_SOURCE = ("bucket", "routing_key", "tenant_id", "source_type", "source_id")
-
-
-def source_of(row: Follower) -> Address:
-    """The actor that a row follows."""
-    return Address(row.bucket, row.routing_key, row.tenant_id, row.source_type, row.source_id)
 
 
 def served(actors: Mapping[str, Definition]) -> list[dict[str, Any]]:

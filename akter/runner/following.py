@@ -11,16 +11,16 @@ from akter.app import Akter
 from akter.definition import Definition
 from akter.errors import ConfigurationError
 from akter.runner.control import Controls
-from akter.runner.family import Family
 from akter.runner.feed import Feeds
 from akter.runner.follow import Follows
 from akter.runner.lane import Lane
+from akter.runner.queued import Queued
 from akter.runner.settings import Settings
 from akter.runner.settler import Settler
 from akter.runner.telling import Teller
 from akter.store import claim
 
-SEATS = {"feed": 2, "control": 2, "subscription": 16}
+SEATS = {"feed": 2, "control": 2, "subscription": 64}
 """Seats of these families unless `lanes` says otherwise. Feeds and controls run no handlers, and share the relay's own connections."""
 
 _MOST = 8
@@ -40,22 +40,23 @@ def threads(actors: Mapping[str, Definition], settings: Settings, room: int) -> 
 
 def families(
     app: Akter, engine: Engine, settler: Settler, settings: Settings, telling: int, lease: float, wake: Callable[[], None]
-) -> list[Family]:
+) -> list[Queued | Follows]:
     """Feeds for every runner, whose actors may be followed by types of other processes; the others where types follow."""
     around = app.surroundings
     statements, actors = around.statements, app.actors
     shared: dict[str, Any] = {"statements": statements, "settler": settler, "settings": settings, "lease": lease}
-    found: list[Family] = []
+    found: list[Queued | Follows] = []
     if seats := min(_MOST, _seats(settings, "feed")):
         lane = Lane("feed", seats, seats, 1, wake)
         found.append(Feeds(engine, around.faults, wake, claim=claim.feed, served=actors, lane=lane, **shared))
-    teller = Teller(engine, around, app.limits.execution)
+    teller = Teller(around, app.limits.execution)
     following = [name for name, definition in actors.items() if definition.subscriptions]
     if following and (seats := min(_MOST, _seats(settings, "control"))):
         lane = Lane("control", seats, seats, 1, wake)
         found.append(Controls(engine, around.faults, wake, actors, teller, claim=claim.control, served=following, lane=lane, **shared))
     if telling:
-        lane = Lane("subscription", telling, telling, 1, wake)
+        seats = max(telling, _seats(settings, "subscription"))
+        lane = Lane("subscription", seats, telling, settings.group, wake)
         found.append(Follows(engine, statements, actors, teller, settler.counts, lane, settings, lease))
     return found
 

@@ -8,32 +8,55 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from typing import Generic, Protocol, TypeVar
 
+from akter.call import Call
 from akter.chain import Chains, RunsAlone, no_sql
 from akter.fault import Crashed
 from akter.identity import Address
 from akter.member import Member, Surroundings
 from akter.pace import SLOW, Pace
-from akter.runner.message import Delivery
 from akter.store.flight import Line
 from akter.store.turn import Admitted
 from akter.turn import Turn
 
+_LOCK = 0.1
+"""Seconds that a group waits for an actor that is busy elsewhere: its neighbours wait with it."""
 
-class Group:
+
+def impatient(around: Surroundings) -> Surroundings:
+    """What the turns of groups have around them."""
+    return around._replace(lock=min(around.lock, _LOCK))
+
+
+class Called(Protocol):
+    """What a group delivers: a call whose handler is watched."""
+
+    call: Call
+
+    def handling(self, limit: float) -> AbstractContextManager[None]:
+        """The handler runs in this block, until `limit` at the latest."""
+        ...
+
+
+D = TypeVar("D", bound=Called)
+
+
+class Group(Generic[D]):
     """One transaction's messages. `done`: delivered now or before; `alone`: to run again by themselves; `failed`: and why."""
 
     def __init__(self, turn: Turn, around: Surroundings, pace: Pace, deadline: float) -> None:
         self.turn, self._around, self._pace, self._deadline = turn, around, pace, deadline
         self.members: list[Member] = []
-        self.done: list[Delivery] = []
-        self.alone: list[Delivery] = []
-        self.failed: list[tuple[Delivery, BaseException]] = []
+        self.done: list[D] = []
+        self.alone: list[D] = []
+        self.failed: list[tuple[D, BaseException]] = []
         self._closed = False
         self._left: set[Address] = set()
         self._chains = Chains()
 
-    def run(self, deliveries: Sequence[Delivery]) -> None:
+    def run(self, deliveries: Sequence[D]) -> None:
         """Admit all and run their handlers; raises what makes the transaction of no use to any of them."""
         found = self.turn.admit([delivery.call for delivery in deliveries])
         for delivery, admitted in zip(deliveries, found, strict=True):
@@ -47,7 +70,7 @@ class Group:
             except BaseException as problem:  # noqa: BLE001 - whatever a handler raises is its own, and its neighbours stay
                 self.failed.append((delivery, problem))
 
-    def _join(self, delivery: Delivery, admitted: Admitted) -> None:
+    def _join(self, delivery: D, admitted: Admitted) -> None:
         address, member = delivery.call.address, Member(delivery.call, self._around)
         member.admit(self._chains.found(address, admitted))
         if member.replayed is None:
@@ -67,7 +90,7 @@ class Group:
             self._chains.carry(member)
         self.done.append(delivery)
 
-    def _leave(self, delivery: Delivery) -> None:
+    def _leave(self, delivery: D) -> None:
         """Let a message run alone, and with it those that follow it at its actor."""
         self.alone.append(delivery)
         self._left.add(delivery.call.address)

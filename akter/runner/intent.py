@@ -11,7 +11,7 @@ from sqlalchemy import Engine
 from akter.fault import Crashed
 from akter.member import Member, Surroundings
 from akter.pace import Pace
-from akter.runner.group import Group
+from akter.runner.group import Group, impatient
 from akter.runner.message import Delivery, Held
 from akter.runner.settler import Settler, about
 from akter.store.claim import Claimed
@@ -21,9 +21,6 @@ from akter.watch import Hop
 
 logger = logging.getLogger("akter.relay")
 
-_LOCK = 0.1
-"""Seconds that a group waits for an actor that is busy elsewhere: its neighbours wait with it."""
-
 
 class Deliverer:
     """Runs messages as turns. `ride`: their rows end in their receivers' commits, instead of right after."""
@@ -31,7 +28,7 @@ class Deliverer:
     def __init__(self, engine: Engine, around: Surroundings, execution: float, ride: bool, held: Held, settler: Settler) -> None:
         self._engine, self._around, self._execution, self._ride = engine, around, execution, ride
         self.held, self.settler, self.counts = held, settler, settler.counts
-        self._impatient = around._replace(lock=min(around.lock, _LOCK))
+        self._impatient = impatient(around)
         self.pace = Pace()
 
     def deliver(self, batch: Sequence[Delivery]) -> list[Delivery]:
@@ -114,7 +111,7 @@ class Deliverer:
 
     def _together(self, batch: Sequence[Delivery], wire: Wire) -> list[Delivery]:
         deadline = self._deadline(batch)
-        group = Group(Turn(wire, deadline, self._impatient), self._around, self.pace, deadline)
+        group: Group[Delivery] = Group(Turn(wire, deadline, self._impatient), self._around, self.pace, deadline)
         try:
             group.run(batch)
             self._commit(group, wire)
@@ -129,7 +126,7 @@ class Deliverer:
         self._wait(group.failed, wire)
         return group.alone
 
-    def _commit(self, group: Group, wire: Wire) -> None:
+    def _commit(self, group: Group[Delivery], wire: Wire) -> None:
         rows = [delivery.row for delivery in group.done]
         riding = self._ride and bool(group.members)
         if group.members:

@@ -8,6 +8,7 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence, Set
 from functools import partial
 from itertools import chain
+from typing import Any
 
 from akter.definition import Definition
 from akter.errors import AkterError, Unavailable
@@ -184,11 +185,23 @@ class Intents:
         """Give back all that is held; what still runs is rolled back by the end of the process."""
         self._stopping = True
         # Due at once, such a message would take a thread from the next runner, too, and from the one after that.
-        late = self._held.overdue()
+        late = self.overdue()
         self._settler.wait([(delivery.row, Unavailable("its handler did not return within its time limit")) for delivery in late])
         self._held.forget(late)
         self._held.pause()
         self._give_back(None, begun=True)
+
+    def overdue(self) -> list[Delivery]:
+        """The messages whose handlers are past their time limit."""
+        return self._held.overdue()
+
+    def about(self, late: Delivery) -> dict[str, Any]:
+        """One of them, for a line of the log."""
+        return about(late.row)
+
+    def explain(self, late: Sequence[Delivery], why: str) -> bool:
+        """Write on such messages why they are not delivered yet; returns whether that was written."""
+        return self._settler.explain([delivery.row for delivery in late], why)
 
     def held(self) -> list[str]:
         """The ids of the messages this runner holds."""

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from akter import caller as callers
@@ -14,15 +13,13 @@ from akter.caller import System
 from akter.definition import Definition
 from akter.errors import UnknownActor
 from akter.identity import Address, address, child_id
+from akter.runner.handling import Handling
 from akter.store.claim import Claimed
 
 
 @dataclass(slots=True, eq=False)
-class Delivery:
-    """One claimed message; `until` is the local end of its lease, a `time.monotonic()` value.
-
-    While its handler runs, `limit` is when it must have returned, and `thread` which one it runs in.
-    """
+class Delivery(Handling):
+    """One claimed message; `until` is the local end of its lease, a `time.monotonic()` value."""
 
     row: Claimed
     until: float
@@ -30,19 +27,6 @@ class Delivery:
     announced: bool = False
     begun: bool = False
     given_back: bool = False
-    limit: float | None = None
-    thread: str = ""
-    told: bool = False
-    explained: bool = False
-
-    @contextmanager
-    def handling(self, limit: float) -> Iterator[None]:
-        """Its handler runs in this block, in this thread."""
-        self.thread, self.limit = threading.current_thread().name, limit
-        try:
-            yield
-        finally:
-            self.limit = None
 
 
 def read(row: Claimed, actors: Mapping[str, Definition]) -> Call:
@@ -142,10 +126,9 @@ class Held:
 
     def overdue(self) -> list[Delivery]:
         """Those whose handlers should have returned by now; such a turn saves nothing any more."""
-        now = time.monotonic()
         with self._lock:
-            running = [(delivery, delivery.limit) for delivery in self._held]
-        return [delivery for delivery, limit in running if limit is not None and limit < now]
+            held = list(self._held)
+        return [delivery for delivery in held if delivery.late]
 
     def ids(self) -> list[str]:
         """The ids of all that are held."""

@@ -45,7 +45,7 @@ from akter.runner.sampling import Sampler
 from akter.runner.settings import EVERY, Settings
 from akter.runner.settler import Counts, Settler
 from akter.runner.tick import plant
-from akter.store import backlog, presence
+from akter.store import backlog, lagging, presence
 from akter.tables import SCHEMA
 
 logger = logging.getLogger("akter.runner")
@@ -105,7 +105,7 @@ class Runner:
         followed = following.families(app, self._engine, settler, self.settings, telling, self.lease, self.wake)
         families: list[Family] = [intents, *([self.jobs] if self.jobs is not None else []), *followed]
         self.relay = Relay(self._engine, around.statements, intents, families, self.settings)
-        self._overdue = Overdue(self._deliverer.held, self._lane, settler, self.label)
+        self._overdue = Overdue([intents, *followed], self.label)
         self._loop, self._sweeps = Loop("akter-relay", self.relay.wait), Sweeps(app, self.settings.sweep)
         events_kept = registry.events_kept(app.actors, app.limits.keep_events_ms)
         self._presence, self._sampler = Loop("akter-heartbeat", self._beat), Sampler(app.telemetry, self.incarnation_id, events_kept)
@@ -270,9 +270,12 @@ class Runner:
                 presence.arrive(connection, self.incarnation_id, self.label, akter.__version__, types, lanes)
                 self._arrived = True
             hung = [lane.family for lane in (family.lane for family in self.relay.families) if lane.hung]
-            self._hung = tuple(family for family in hung if backlog.waits(connection, _KIND[family], types))
+            self._hung = tuple(family for family in hung if self._waits(connection, family, types))
         self._sampler.sample(self._deployment)
         return self.settings.heartbeat
+
+    def _waits(self, connection: Connection, family: str, types: Sequence[str]) -> bool:
+        return lagging.waits(connection, types) if family == "subscription" else backlog.waits(connection, _KIND[family], types)
 
     def _leave(self) -> None:
         # Without a database there is nothing to be waited for.

@@ -46,6 +46,9 @@ class Queued(Single[Claimed]):
     def _wait(self, row: Claimed, problem: BaseException) -> None:
         self._settler.wait([(row, problem)])
 
+    def _explain(self, rows: Sequence[Claimed], why: str) -> bool:
+        return self._settler.explain(rows, why)
+
     def _release(self, rows: Sequence[Claimed], begun: bool) -> None:
         self._settler.counts.add(released=self._settler.release(rows, begun=begun))
 

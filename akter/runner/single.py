@@ -14,8 +14,9 @@ import psycopg
 import sqlalchemy.exc
 from sqlalchemy import Connection, Engine
 
-from akter.errors import AkterError
+from akter.errors import AkterError, Unavailable
 from akter.fault import Crashed
+from akter.runner.handling import Handling
 from akter.runner.lane import Lane
 from akter.store import failure, presence
 from akter.tables import SCHEMA
@@ -28,6 +29,14 @@ PATIENCE = 10.0
 """Seconds that a statement of the relay's own may take, waits for locks included."""
 
 
+class Working(Handling, Generic[R]):
+    """A row that a thread works on."""
+
+    def __init__(self, row: R) -> None:
+        super().__init__()
+        self.row = row
+
+
 class Single(Generic[R]):
     """The part that such families share. As many rows are claimed as threads are idle, so each begins at once."""
 
@@ -38,6 +47,8 @@ class Single(Generic[R]):
         self._lock = threading.Lock()
         self._rows: dict[str, R] = {}
         self._next: dict[str, tuple[R, float]] = {}
+        self.working: dict[str, Working[R]] = {}
+        """What threads are in, by the names of their rows."""
         self._stopping = False
 
     def start(self, rows: Sequence[R], sent: float, *, full: bool) -> None:
@@ -81,16 +92,41 @@ class Single(Generic[R]):
             self._give_back([row], begun=False)
             return
         try:
-            self._work(row, until)
+            self._work(row, until, self.watch(row))
         except Crashed:
             # As if the process were gone: the row waits for the end of its lease.
             pass
         except BaseException as problem:  # noqa: BLE001 - whatever it is, the row must wait and the thread go on
             self._wait(row, problem)
 
+    def watch(self, row: R) -> Working[R]:
+        """A row that a thread works on from now on."""
+        one = self._made(row)
+        with self._lock:
+            self.working[self._name(row)] = one
+        return one
+
+    def _made(self, row: R) -> Working[R]:
+        return Working(row)
+
+    def overdue(self) -> list[Working[R]]:
+        """Those whose handlers are past their time limit."""
+        with self._lock:
+            working = list(self.working.values())
+        return [one for one in working if one.late]
+
+    def about(self, late: Working[R]) -> dict[str, Any]:
+        """One of them, for a line of the log."""
+        return self._about(late.row)
+
+    def explain(self, late: Sequence[Working[R]], why: str) -> bool:
+        """Write on their rows why they are not done yet; returns whether that was written."""
+        return not late or self._explain([one.row for one in late], why)
+
     def _forget(self, row: R) -> tuple[R, float] | None:
         """Hold a row no more, unless it was claimed again meanwhile, which is returned."""
         with self._lock:
+            self.working.pop(self._name(row), None)
             following = self._next.pop(self._name(row), None)
             if following is None:
                 self._rows.pop(self._name(row), None)
@@ -109,8 +145,12 @@ class Single(Generic[R]):
     def abandon(self) -> None:
         """Give back everything that is held; what still runs is rolled back by the end of the process."""
         self._stopping = True
+        # Due at once, what hangs would take a thread from the next runner, too, and from the one after that.
+        late = {self._name(one.row): one.row for one in self.overdue()}
+        for row in late.values():
+            self._wait(row, Unavailable("its handler did not return within its time limit"))
         with self._lock:
-            rows = list(self._rows.values())
+            rows = [row for name, row in self._rows.items() if name not in late]
         self._give_back(rows, begun=True)
 
     def _give_back(self, rows: Sequence[R], *, begun: bool) -> None:
@@ -128,7 +168,10 @@ class Single(Generic[R]):
         """End the lane's threads when what they do is done."""
         self.lane.close()
 
-    def _work(self, row: R, until: float) -> None:
+    def _work(self, row: R, until: float, working: Any) -> None:
+        raise NotImplementedError
+
+    def _explain(self, rows: Sequence[R], why: str) -> bool:
         raise NotImplementedError
 
     def _wait(self, row: R, problem: BaseException) -> None:

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from datetime import UTC, datetime, timedelta
 from typing import Any, TypeAlias
-
-from sqlalchemy import Engine
 
 from akter.call import Call
 from akter.caller import System
@@ -15,13 +14,16 @@ from akter.definition import Definition
 from akter.following import Following
 from akter.identity import address
 from akter.member import Member, Surroundings
+from akter.pace import Pace
 from akter.payload import Event
+from akter.runner.group import impatient
 from akter.store.flight import Line
 from akter.store.wire import Wire
 from akter.subscription import CursorRejected, Delivered, Gap, Subscription
 from akter.turn import Turn
 
 Told: TypeAlias = Event | Gap | CursorRejected
+Watched: TypeAlias = Callable[[float], AbstractContextManager[None]]
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -29,8 +31,9 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 class Teller:
     """Makes the turns of subscribers. `execution` is the longest one in seconds, unless its class says otherwise."""
 
-    def __init__(self, engine: Engine, around: Surroundings, execution: float) -> None:
-        self._engine, self._around, self._execution = engine, around, execution
+    def __init__(self, around: Surroundings, execution: float) -> None:
+        self.around, self._execution, self.pace = around, execution, Pace()
+        self._impatient = impatient(around)
 
     def call(self, definition: Definition, follows: Subscription, id: str, of: Following, told: Told, command_id: str = "") -> Call:
         """The call that tells `id` of an event, which `command_id` emitted, of a gap, or of a cursor that is none."""
@@ -46,7 +49,7 @@ class Teller:
             definition=definition,
             command=follows,
             address=where,
-            id=of.command_id(where, self._around.keep_ms),
+            id=of.command_id(where, self.around.keep_ms),
             minted=None,
             arguments=(told, details),
             payload_hash=of.identity(where),
@@ -57,22 +60,35 @@ class Teller:
             following=of,
         )
 
-    def tell(self, wire: Wire, call: Call, until: float, riding: Sequence[Line]) -> bool:
-        """Run the turn; returns whether `riding` went with its commit, which it does not when it was told before.
+    def deadline(self, call: Call, until: float) -> float:
+        """When the turn of a call must have ended, which must be before `until`."""
+        return min(time.monotonic() + (call.command.mark.timeout or self._execution), until)
+
+    def turn(self, wire: Wire, deadline: float, *, shared: bool = False) -> Turn:
+        """A turn for a call, or one that several calls share, which do not wait long for each other's actors."""
+        return Turn(wire, deadline, self._impatient if shared else self.around)
+
+    def tell(self, wire: Wire, call: Call, until: float, riding: Sequence[Line], handling: Watched | None = None) -> bool:
+        """Run the turn, its handler in the block that `handling`, if given, makes of its deadline.
+
+        Returns whether `riding` went with its commit, which it does not when it was told before.
 
         Raises `Acknowledged` when the subscriber does not want it, and what a turn raises.
         """
-        faults = self._around.faults
+        faults = self.around.faults
         faults.at("before_delivery", call)
-        deadline = min(time.monotonic() + (call.command.mark.timeout or self._execution), until)
-        turn, member = Turn(wire, deadline, self._around), Member(call, self._around)
+        deadline = self.deadline(call, until)
+        turn, member = self.turn(wire, deadline), Member(call, self.around)
         (found,) = turn.admit([call])
         member.admit(found)
         if member.replayed is not None:
             wire.roll_back()
             return False
         faults.at("before_handler", call)
-        member.handle(turn.open_sql, turn.read)
+        started = time.monotonic()
+        with handling(deadline) if handling is not None else nullcontext():
+            member.handle(turn.open_sql, turn.read)
+        self.pace.saw(call.command, time.monotonic() - started, used_sql=member.capability.touched)
         turn.check_time(call)
         faults.at("before_commit", call)
         turn.commit([member], riding)

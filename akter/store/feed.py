@@ -123,7 +123,10 @@ def _created(reserved: FromClause) -> tuple[CTE, CTE]:
     named = [*SOURCE, "subscriber_type", "subscription"]
     made = upsert(subscriptions).from_select(
         [*named, "subscriber_id", "events", "delivered"],
-        select(*(fresh.c[name] for name in named), literal_column("''"), union, fresh.c.delivered),
+        # In the order in which feeds lock them.
+        select(*(fresh.c[name] for name in named), literal_column("''"), union, fresh.c.delivered).order_by(
+            fresh.c.subscriber_type, fresh.c.subscription
+        ),
     )
     created = (
         made.on_conflict_do_update(index_elements=[*named, "subscriber_id"], set_={"events": made.excluded.events})

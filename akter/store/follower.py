@@ -182,7 +182,7 @@ def progress() -> ExecutableReturnsRows:
         "last_error": null(),
         "gaps": subscriptions.c.gaps + rows.c.gaps,
     }
-    return _counted(update(subscriptions).values(**values).where(_held(rows)))
+    return _changed(rows, values)
 
 
 def settle() -> ExecutableReturnsRows:
@@ -199,21 +199,25 @@ def settle() -> ExecutableReturnsRows:
         "gap_through": case((subscriptions.c.gap_through > rows.c.delivered, subscriptions.c.gap_through), else_=null()),
         "gap_at_ms": case((subscriptions.c.gap_through > rows.c.delivered, subscriptions.c.gap_at_ms), else_=null()),
     }
-    return _counted(update(subscriptions).values(**values).where(_held(rows)))
+    return _changed(rows, values)
 
 
 def wait() -> ExecutableReturnsRows:
     """Let rows wait `delay_ms` from now, keeping why; what comes later waits with them. Returns how many were this runner's."""
     rows = source("wait_", (*CLAIM, "delay_ms", "last_error"), True)
-    values = {"due_at_ms": now_ms() + rows.c.delay_ms, "last_error": rows.c.last_error}
-    return _counted(update(subscriptions).values(**values).where(_held(rows)))
+    return _changed(rows, {"due_at_ms": now_ms() + rows.c.delay_ms, "last_error": rows.c.last_error})
 
 
 def release() -> ExecutableReturnsRows:
     """Make claimed rows due at once, for another runner, and take back the attempt that was not made."""
     rows = source("free_", (*CLAIM, "refund"), True)
-    values = {"due_at_ms": now_ms(), "attempts": subscriptions.c.attempts - rows.c.refund}
-    return _counted(update(subscriptions).values(**values).where(_held(rows)))
+    return _changed(rows, {"due_at_ms": now_ms(), "attempts": subscriptions.c.attempts - rows.c.refund})
+
+
+def explain() -> ExecutableReturnsRows:
+    """Keep on claimed rows, whose leases go on, why they are not done. Returns how many were still this runner's."""
+    rows = source("why_", (*CLAIM, "last_error"), True)
+    return _changed(rows, {"last_error": rows.c.last_error})
 
 
 def pin() -> ExecutableReturnsRows:
@@ -229,8 +233,17 @@ def pin() -> ExecutableReturnsRows:
     return select(pinned.c.gap_at_ms)
 
 
-def _counted(change: Any) -> ExecutableReturnsRows:
-    return select(func.count(type_=Integer())).select_from(change.returning(subscriptions.c.bucket).cte("changed"))
+def _changed(rows: Any, values: dict[str, Any]) -> ExecutableReturnsRows:
+    """Change those that are still this runner's. They are locked in the order of their keys first, as feeds and sweeps lock them."""
+    locked = (
+        select(*(subscriptions.c[name] for name in KEY))
+        .where(_held(rows))
+        .order_by(*(subscriptions.c[name] for name in KEY))
+        .with_for_update(of=subscriptions)
+        .cte("locked")
+    )
+    change = update(subscriptions).values(**values).where(_same(rows), _same(locked)).returning(subscriptions.c.bucket)
+    return select(func.count(type_=Integer())).select_from(change.cte("changed"))
 
 
 def _same(rows: Any) -> ColumnElement[bool]:

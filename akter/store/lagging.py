@@ -8,6 +8,7 @@ from typing import Any, Literal, TypeAlias, cast
 
 from sqlalchemy import (
     BigInteger,
+    Column,
     ColumnElement,
     Connection,
     Integer,
@@ -18,11 +19,12 @@ from sqlalchemy import (
     func,
     literal_column,
     select,
+    true,
     update,
 )
 
 from akter.identity import Address, Placement, address
-from akter.store import audit, summary
+from akter.store import audit, probing, summary
 from akter.store.backlog import AT_MOST, STUCK, Count, Pauses, reason_of
 from akter.store.clock import now_ms, statement_ms
 from akter.store.life import placement
@@ -85,6 +87,17 @@ def counts(connection: Connection, served: Sequence[str], paused: Pauses) -> lis
     grouped = (some.c.subscriber_type, some.c.reason)
     found = connection.execute(select(*grouped, func.count(type_=Integer()), late, stuck).group_by(*grouped).order_by(*grouped))
     return [Count("subscription", row[0], reason_of(row[1], "subscription", row[0], served, paused), *row[2:]) for row in found]
+
+
+def waits(connection: Connection, types: Sequence[str]) -> bool:
+    """Whether a follower of one of these types is due to be told, and not paused; it looks at one row of each bucket and subscription."""
+    buckets = func.generate_series(literal_column("-128"), literal_column("127")).table_valued(Column("bucket", Integer()), name="each")
+    each = buckets.render_derived()
+    due = subscriptions.c.due_at_ms <= statement_ms()
+    mine = subscriptions.c.subscriber_type == func.any(probing.served("subscription"))
+    one = select(subscriptions.c.due_at_ms).where(subscriptions.c.bucket == each.c.bucket, due, mine).limit(1).lateral("one")
+    found: Any = select(literal_column("1")).select_from(each.join(one, true())).limit(1)
+    return connection.execute(found, {"served": list(types)}).first() is not None
 
 
 def _reason() -> ColumnElement[str]:

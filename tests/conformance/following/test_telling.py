@@ -100,6 +100,7 @@ def test_a_stale_runner_below_the_cursor_changes_nothing(
         pause.release()
         held.result(PATIENCE)
     assert items(slow.app, Watcher, "w") == ["s:kettle", "s:pot"]
+    assert slow.runner.counts.stale > 0
     assert followers("delivered", "due_at_ms", "epoch", "active") == [(2, None, 1, True)]
 
 
