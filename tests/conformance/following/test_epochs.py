@@ -8,8 +8,9 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from shops import Node, Shop, Watcher, items, state, told
+from shops import Node, Placed, Shop, Watcher, items, state, told
 
+from akter import Actor, command, subscription
 from akter.following import Following
 from akter.identity import address
 from akter.testing import advance, crash_next, pause_next
@@ -99,6 +100,37 @@ def test_a_delivery_that_is_on_its_way_when_it_ends_is_not_handled(
     shop.runner.drain()
     assert told.times["watcher w", "s", "kettle"] == 0
     assert followers("epoch", "active", "due_at_ms") == [(2, False, None)]
+
+
+class Once(Actor):
+    """Follows a shop until it is told of something."""
+
+    heard: list[str] = []  # noqa: RUF012 - a state field's default is copied
+
+    @subscription(Placed, source=Shop)
+    def told(self, event: Placed) -> None:
+        self.heard = [*self.heard, event.item]
+        self.unsubscribe(self.told, self.actor(Shop, "s"))
+
+    @command
+    def begin(self) -> None:
+        self.subscribe(self.told, self.actor(Shop, "s"))
+
+
+@pytest.mark.conformance("SUB-34")
+def test_one_that_ends_it_while_it_is_told_is_told_nothing_more(
+    node: Callable[..., Node], beside: Any, followers: Callable[..., Any]
+) -> None:
+    one = node(Shop, Once)
+    one.app.actor(Once, "o").begin()
+    one.runner.drain()
+    place(one, "kettle", "pot")
+    one.runner.drain()
+    place(one, "cup")
+    one.runner.drain()
+    assert beside("SELECT value->'heard' FROM {akter}.actor_state WHERE actor_type = 'Once'") == [(["kettle"],)]
+    assert beside("SELECT epoch, active FROM {akter}.actor_subscription_cursors") == [(2, False)]
+    assert followers("epoch", "active", "due_at_ms", type="Once") == [(2, False, None)]
 
 
 @pytest.mark.conformance("SUB-35")
