@@ -143,7 +143,8 @@ class Reporter:
             lines.append(Line(self._around.statements.get(queue.lock), {"locks": locks}))
         if successes:
             values = _successes(successes)
-            lines.append(Line(self._around.statements.get(report.success, any(values["success_capped"])), values))
+            capped, tells = any(values["success_capped"]), any(values["success_caller"])
+            lines.append(Line(self._around.statements.get(report.success, capped, tells), values))
         if failures:
             lines.append(self._line(report.failure, "failure_", [_failure(one) for one in failures]))
         if wakes:

@@ -52,8 +52,8 @@ LATE = (*_JOB, *IDENTITY[2:], "attempts", "command", "payload", "payload_version
 `cancel_command` hears that an attempt succeeded, whichever it was."""
 
 
-def success(capped: bool) -> Select[Any]:
-    """Turn jobs that succeeded into messages; returns those that were still jobs, and whether they wait.
+def success(capped: bool, tells: bool) -> Select[Any]:
+    """Turn jobs that succeeded into messages; returns those that were still jobs, and whether they wait. `tells`: one of them has a route.
 
     Where attempts per actor are limited (`capped`: some of them are), a success of an attempt that was taken for dead waits while a newer
     one runs: its place must not be given to a third.
@@ -68,7 +68,7 @@ def success(capped: bool) -> Select[Any]:
     payload = case((told, rows.c.cancel_payload), else_=rows.c.payload)
     routed = _told(update(outbox), command, payload, rows.c.caller).where(named, ~newer, command.is_not(None))
     gone = delete(outbox).where(named, ~newer, command.is_(None))
-    ended = _ids(routed, gone).add_columns(literal_column("false", Boolean()).label("waits"))
+    ended = _ids(gone, *([routed] if tells else [])).add_columns(literal_column("false", Boolean()).label("waits"))
     if not capped:
         return ended
     waits = select(*(outbox.c[name] for name in _JOB), true().label("waits")).select_from(outbox.join(rows, and_(named, newer)))
@@ -114,7 +114,7 @@ def end() -> ExecutableReturnsRows:
     kept = _keep(chosen).cte("kept")
     mine = and_(*(outbox.c[name] == locked.c[name] for name in _JOB))
     routed = _told(update(outbox), locked.c.end_command, locked.c.end_payload, locked.c.end_caller)
-    ids = _ids(routed.where(mine, locked.c.end_command.is_not(None)), delete(outbox).where(mine, locked.c.end_command.is_(None)))
+    ids = _ids(delete(outbox).where(mine, locked.c.end_command.is_(None)), routed.where(mine, locked.c.end_command.is_not(None)))
     ended: ExecutableReturnsRows = ids.add_cte(kept)
     return ended
 
@@ -177,8 +177,8 @@ def _told(made: Any, command: Any, payload: Any, caller: Any) -> Any:
     )
 
 
-def _ids(routed: Any, gone: Any) -> Select[Any]:
-    both = [one.returning(*(outbox.c[name] for name in _JOB)).cte(name) for one, name in ((routed, "routed"), (gone, "gone"))]
-    rows = union_all(*(select(*one.c) for one in both)).subquery("ended")
+def _ids(*changes: Any) -> Select[Any]:
+    made = [one.returning(*(outbox.c[name] for name in _JOB)).cte(name) for one, name in zip(changes, ("gone", "routed"), strict=False)]
+    rows = union_all(*(select(*one.c) for one in made)).subquery("ended")
     chosen: Select[Any] = cast(Any, select)(*rows.c)
     return chosen
