@@ -148,9 +148,9 @@ class Job(Generic[P, R]):
         migrations: Sequence[Upcast] = (),
     ) -> None:
         if isinstance(bound := cast(object, function), Job):
-            name = getattr(bound, "name", "it")
             raise DeclarationError(
-                f"Job(...) takes the function, and in this class body {name!r} is the Job already: give the function another name"
+                f"Job(...) takes the function, and this is the Job of {cast(Any, bound).function.__name__} already, "
+                "whose name in the class body hides the function's: give the function another name"
             )
         if not isinstance(function, FunctionType):
             raise DeclarationError("Job(...) takes a plain function whose first parameter is the Attempt")

@@ -33,7 +33,8 @@ class Known(NamedTuple):
 class Run:
     """A claimed job here. `until` and `deadline` are `time.monotonic()` values: the local end of its lease, and of the attempt's time.
 
-    `over` says why it was given up before its function returned.
+    `over` says why it was given up before its function returned, `called` whether that was called at all: a process of its own has to start
+    first.
     """
 
     row: Claimed
@@ -48,6 +49,7 @@ class Run:
     cancelled: bool = False
     over: Over = ""
     returned: bool = False
+    called: bool = False
     kill: Callable[[], None] | None = None
     frame: Any = field(default=None, repr=False)
 

@@ -81,6 +81,7 @@ class Attempts:
             if run.given_back or now >= run.until or run.over:
                 return False
             run.begun, run.begun_at, run.deadline = True, now, now + run.known.job.timeout + run.starting
+            run.called = run.known.job.isolation == "thread"
             row = run.row
             run.attempt = Attempt(
                 job_id=row.intent_id,
@@ -202,7 +203,8 @@ class Attempts:
         for run in due:
             logger.warning("job.abandoned", extra={**run.about(), "akter_reason": run.over, "akter_seconds": round(run.seconds(), 3)})
             _stop(run)
-            self._give_up(run, WHY[run.over])
+            late = f"its process did not start within {run.known.job.timeout + run.starting:g} seconds"
+            self._give_up(run, late if run.over == "time" and not run.called else WHY[run.over])
         stalled = self._stalled()
         with self._lock:
             ends = (min(run.deadline, run.until) for run in self._runs if run.begun and not run.returned and not run.over)

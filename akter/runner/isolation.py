@@ -75,28 +75,37 @@ def _kill(process: Any) -> None:
 
 
 def _await(process: Any, here: Connection, run: Run, attempt: Attempt) -> Any:
-    begun = False
     while True:
         # The function may have started processes of its own, which hold the pipe open: so the child itself is asked, too.
         gone = process.exitcode is not None
         if here.poll(0.0 if gone else _LOOK):
             try:
                 kind, value = here.recv()
+                if kind == "ready":
+                    _let_go(here, run)
             except (EOFError, OSError):
-                raise _ended(process, begun) from None
-            if kind == "begun":
-                begun = True
-                # What it took to start the process is not the function's time.
-                run.deadline = min(run.deadline, time.monotonic() + run.known.job.timeout)
-            elif kind == "progress":
+                raise _ended(process, run.called) from None
+            if kind == "ready":
+                continue
+            if kind == "progress":
                 with contextlib.suppress(Exception):
                     attempt.progress(pickle.loads(value))
             else:
                 return _answer(kind, value)
         elif gone:
-            raise _ended(process, begun)
+            raise _ended(process, run.called)
         if attempt.cancelled.is_set():
             _kill(process)
+
+
+def _let_go(here: Connection, run: Run) -> None:
+    """Let the function be called, unless the attempt was given up while its process started."""
+    # In this order: whoever gives it up asks afterwards whether it was called, and so one of the two sees the other.
+    run.called = True
+    if not run.over:
+        # What it took to start the process is not the function's time.
+        run.deadline = min(run.deadline, time.monotonic() + run.known.job.timeout)
+        here.send(None)
 
 
 def _ended(process: Any, begun: bool) -> ChildFailed:
@@ -147,8 +156,9 @@ def _child(
         with contextlib.suppress(Exception):
             send("progress", pickle.dumps(value))
 
+    send("ready", None)
+    there.recv()
     attempt = Attempt(job_id=id, number=number, actor_id=actor_id, tenant=tenant, deadline=time.monotonic() + seconds, report=report)
-    send("begun", None)
     try:
         value = function(attempt, *positional, **named)
     except BaseException as problem:  # noqa: BLE001 - it is told to the process that waits

@@ -79,8 +79,8 @@ def not_started(run: Run, problem: BaseException) -> Failure:
 
 
 def given_up(run: Run, why: str) -> Failure:
-    """The function still runs, and nobody waits for it any more."""
-    return Failure(run, words(why), ambiguous=True)
+    """Nobody waits for the function any more. If it was not even called, what is unknown of earlier attempts stays so."""
+    return Failure(run, words(why), ambiguous=run.called or run.row.maybe_applied)
 
 
 def claimed(run: Run) -> End:

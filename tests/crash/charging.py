@@ -52,6 +52,11 @@ def found(attempt: Attempt, journal: str, lock: str, how: str) -> str:
     return "too late"
 
 
+def never_ready(*_: object) -> None:
+    """What a process of its own does that never gets as far as its function."""
+    time.sleep(600)
+
+
 def wait_for(journal: str, lines: int) -> None:
     """Wait until so many calls have left their line."""
     end = time.monotonic() + 60

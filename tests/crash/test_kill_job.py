@@ -10,11 +10,12 @@ import threading
 import time
 from collections.abc import Callable
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
-from charging import charge_card, found, meet
+from charging import charge_card, found, meet, never_ready
 
 from akter import Actor, Akter, AkterError, Cancellation, DeadLetter, Job, Retry, command
 from akter.runner import Runner
@@ -298,6 +299,29 @@ def test_what_a_function_started_in_its_process_ends_with_it(place: Place, tmp_p
     eventually("it is gone", lambda: not held(lock))
     if how == "deadline":
         assert place.letters == [("it took longer than its time limit", 1, True)]
+
+
+def started(runner: Runner, attempt: int) -> bool:
+    assert runner.jobs is not None
+    return [run.row.attempts for run in runner.jobs.attempts.running() if run.kill] == [attempt]
+
+
+def test_a_process_that_did_not_start_in_time_has_not_acted(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("akter.runner.isolation._child", never_ready)
+    place.till.begin_apart(str(place._journal), "x")
+    runner = Runner(place.app, listen=False)
+    for attempt in (1, 2):
+        draining = threading.Thread(target=runner.drain, daemon=True)
+        draining.start()
+        eventually("it starts", partial(started, runner, attempt))
+        (run,) = runner.jobs.attempts.running()
+        run.deadline = 0.0
+        runner.jobs.attempts.clock.wake()
+        draining.join(120)
+        advance(place.app, timedelta(seconds=1))
+    runner.stop()
+    assert place.letters == [("its process did not start within 90 seconds", 2, False)]
+    assert place.calls == []
 
 
 SCRIPT = """
