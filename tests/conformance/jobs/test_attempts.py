@@ -11,7 +11,7 @@ import pytest
 from works import BACKOFF, LEASE, Node, Shop, declined, do, eventually, jobs, letters, log, provider
 
 from akter import Actor, Attempt, Job, Retry, command
-from akter.testing import advance, crash_next, pause_next
+from akter.testing import advance, crash_next, inspect, pause_next
 
 Make = Callable[..., Node]
 
@@ -332,3 +332,32 @@ def test_a_late_failure_changes_nothing_for_a_job_that_another_runner_settles(no
         held.release()
         settling.join(20)
     assert log(quick.app) == ["cancelled after 1: unknown (ambiguous)"]
+
+
+def test_a_success_after_the_time_limit_counts_while_the_job_waits_for_its_next_attempt(node: Make) -> None:
+    class Patient(Actor):
+        heard: list[str] = []  # noqa: RUF012 - a state field's default is copied
+        work = Job(do, retry=Retry(attempts=2, base=1000.0, cap=1000.0), timeout=20.0, lease=3.0)
+
+        @command
+        def start(self, what: str) -> None:
+            self.enqueue(self.work, what)
+
+        @work.on_success
+        def done(self, result: str) -> None:
+            self.heard = [*self.heard, result]
+
+    one = node(Patient, started=True)
+    patient = one.app.actor(Patient, "p")
+    let_go = provider.hold("tea")
+    patient.start("tea")
+    eventually("it runs", lambda: provider.now == 1)
+    (run,) = one.runner.jobs.attempts.running()
+    run.deadline = 0.0
+    one.runner.jobs.attempts.clock.wake()
+    said = "it took longer than its time limit"
+    eventually("it is given up", lambda: [row["last_error"] for row in inspect(one.app, patient).outbox] == [said])
+    let_go.set()
+    eventually("it is told", lambda: (inspect(one.app, patient).state or {}).get("heard") == ["HELD"])
+    assert provider.calls == [("tea", 1)]
+    eventually("nothing is left", lambda: inspect(one.app, patient).outbox == ())
