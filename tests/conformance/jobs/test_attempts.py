@@ -81,6 +81,30 @@ def test_an_attempt_that_lost_its_lease_is_told_and_one_result_is(node: Make, be
     assert letters(one.app) == []
 
 
+@pytest.mark.conformance("REL-C-10")
+def test_an_attempt_hears_that_its_lease_is_another_ones_while_that_one_runs(node: Make, beside: Any) -> None:
+    one, other = node(started=True, cancel_check=0.05), node()
+    first = provider.hold("tea")
+    one.app.actor(Shop, "s").start("tea")
+    eventually("it runs", lambda: provider.now == 1)
+    second = provider.hold("tea", result="SECOND")
+
+    def taken() -> bool:
+        beside("UPDATE {akter}.actor_outbox SET due_at_ms = 0 WHERE attempts = 1")
+        other.runner.relay.run_pass()
+        return ("tea", 2) in provider.calls
+
+    eventually("the other one has it", taken)
+    eventually("the first one is told", provider.attempts["tea", 1].cancelled.is_set)
+    assert not provider.attempts["tea", 2].cancelled.is_set()
+    assert provider.now == 2
+    first.set()
+    second.set()
+    other.runner.drain()
+    eventually("one result is told", lambda: len(log(one.app)) == 1)
+    assert letters(one.app) == []
+
+
 @pytest.mark.conformance("REL-C-11")
 def test_the_end_of_the_last_lease_is_an_ambiguous_dead_letter(node: Make) -> None:
     one = node()
