@@ -383,6 +383,22 @@ def test_a_cancelled_success_whose_answer_was_lost_is_no_second_success(node: Ma
     assert letters(one.app) == []
 
 
+def test_a_job_that_is_cancelled_between_its_last_failure_and_its_dead_letter_is_told_as_cancelled(node: Make) -> None:
+    one = node()
+    shop = one.app.actor(Shop, "s")
+    provider.fail("tea", declined(final=True))
+    shop.start("tea", "k")
+    with pause_next(one.app, "before_dead_letter_commit") as held:
+        draining = one.thread_of(one.runner.drain)
+        held.wait()
+        shop.stop("k")
+        held.release()
+        draining.join(60)
+    one.runner.drain()
+    assert log(one.app) == ["cancelled after 1: failed"]
+    assert (letters(one.app), provider.calls) == ([], [("tea", 1)])
+
+
 @pytest.mark.conformance("CTL-22")
 @pytest.mark.parametrize("first", ["the claim", "the cancellation"])
 def test_a_cancellation_and_a_claim_at_once_give_one_fate(
