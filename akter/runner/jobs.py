@@ -21,7 +21,7 @@ from akter.errors import AkterError
 from akter.fault import Crashed
 from akter.member import Surroundings
 from akter.runner import isolation, verdict
-from akter.runner.attempt import Known, Run, Success, Verdict, run_of
+from akter.runner.attempt import Known, Run, Success, Verdict, known_as_arrays, run_of
 from akter.runner.attempts import Attempts
 from akter.runner.family import Probe, Taken, taken_as
 from akter.runner.lane import Lane
@@ -66,8 +66,8 @@ class Jobs:
     ) -> None:
         self._engine, self._around, self.lane, self._check = engine, around, lane, check
         self._known = {(name, job.name): Known(definition, job) for name, definition in actors.items() for job in definition.jobs.values()}
-        self._plain = _arrays({key: known for key, known in self._known.items() if known.job.concurrency is None})
-        self._capped = _arrays({key: known for key, known in self._known.items() if known.job.concurrency is not None})
+        self._plain = known_as_arrays({key: known for key, known in self._known.items() if known.job.concurrency is None})
+        self._capped = known_as_arrays({key: known for key, known in self._known.items() if known.job.concurrency is not None})
         self.counts = Counts()
         self.attempts = Attempts(around.faults, self._renew, self._give_up, self._stalled, check, lane)
         self.reporter = Reporter(engine, around, self.attempts, lane, self.counts, expect)
@@ -344,15 +344,3 @@ class Jobs:
 
 def _before(row: Claimed) -> dict[str, Any]:
     return {"ambiguous": row.was_ambiguous, "last_error": row.was_error, "running": row.was_running}
-
-
-def _arrays(jobs: Mapping[tuple[str, str], Known]) -> dict[str, Any] | None:
-    if not jobs:
-        return None
-    return {
-        "job_types": [name for name, _ in jobs],
-        "job_names": [name for _, name in jobs],
-        "job_attempts": [known.job.retry.attempts for known in jobs.values()],
-        "job_leases": [round(known.job.lease * 1000) for known in jobs.values()],
-        "job_shared": [known.job.isolation == "thread" for known in jobs.values()],
-    }
