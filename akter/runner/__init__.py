@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
-from akter.runner.process import Report, Runner
+from akter.runner.process import Runner
+from akter.runner.settler import Report
 
 __all__ = ["Runner", "Report"]

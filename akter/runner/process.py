@@ -12,7 +12,6 @@ import time
 import uuid
 import weakref
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, cast
 
 import sqlalchemy.exc
@@ -43,7 +42,7 @@ from akter.runner.retention import Sweeps
 from akter.runner.room import own_engine
 from akter.runner.sampling import Sampler
 from akter.runner.settings import EVERY, Settings
-from akter.runner.settler import Counts, Settler
+from akter.runner.settler import Counts, Report, Settler
 from akter.runner.tick import plant
 from akter.store import backlog, lagging, presence
 from akter.tables import SCHEMA
@@ -55,18 +54,6 @@ _JOBS_TOGETHER = 128
 _LAST = 1.0
 """Seconds that functions of jobs have after they were told to stop."""
 _PATIENCE = 5.0
-
-
-@dataclass(frozen=True, slots=True)
-class Report:
-    """How a runner stopped. `left`: ids of messages that still ran when the time was over; their leases will bring them back."""
-
-    clean: bool
-    delivered: int
-    retried: int
-    parked: int
-    released: int
-    left: tuple[str, ...]
 
 
 class Runner:

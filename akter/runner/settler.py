@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from sqlalchemy import Engine
@@ -58,6 +59,18 @@ class Counts:
         for name in ("delivered", "retried", "parked", "released", "stale", "groups"):
             both.add(**{name: getattr(self, name) + getattr(other, name)})
         return both
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """How a runner stopped. `left`: ids of messages that still ran when the time was over; their leases will bring them back."""
+
+    clean: bool
+    delivered: int
+    retried: int
+    parked: int
+    released: int
+    left: tuple[str, ...]
 
 
 class Settler:
