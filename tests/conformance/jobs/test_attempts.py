@@ -87,6 +87,7 @@ def test_an_attempt_hears_that_its_lease_is_another_ones_while_that_one_runs(nod
     first = provider.hold("tea")
     one.app.actor(Shop, "s").start("tea")
     eventually("it runs", lambda: provider.now == 1)
+    (run,) = one.runner.jobs.attempts.running()
     second = provider.hold("tea", result="SECOND")
 
     def taken() -> bool:
@@ -96,6 +97,7 @@ def test_an_attempt_hears_that_its_lease_is_another_ones_while_that_one_runs(nod
 
     eventually("the other one has it", taken)
     eventually("the first one is told", provider.attempts["tea", 1].cancelled.is_set)
+    assert run.over == "lost"
     assert not provider.attempts["tea", 2].cancelled.is_set()
     assert provider.now == 2
     first.set()

@@ -157,10 +157,14 @@ def test_one_of_a_group_keeps_its_place_while_it_waits_for_its_turn(node: Make) 
     ((first, _),) = provider.calls
     other.runner.relay.run_pass()
     assert provider.calls == [(first, 2)]
+    second = "b" if first == "a" else "a"
+    suspect, younger = sorted(jobs(one.app, second), key=lambda row: row["attempts"], reverse=True)
+    assert (suspect["attempts"], younger["attempts"]) == (1, 0)
+    # What stands behind it is out of the claims' way, as behind any attempt that takes the place.
+    assert younger["due_at_ms"] - suspect["due_at_ms"] >= LEASE.total_seconds() * 1000
     for event in held.values():
         event.set()
     draining.join(60)
-    second = "b" if first == "a" else "a"
     assert [what for what, _ in provider.calls if what.startswith(second)] == [second, f"{second} again"]
     assert [what for what, _ in provider.calls if what.startswith(first)] == [first, f"{first} again"]
     assert set(provider.calls) == {("a", 2), ("a again", 1), ("b", 2), ("b again", 1)}
