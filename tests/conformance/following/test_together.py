@@ -13,6 +13,8 @@ from shops import Node, Placed, Shop, Unwanted, Watcher, items, told
 from sqlalchemy import text
 
 from akter import Actor, command, subscription
+from akter.following import Following
+from akter.identity import address
 from akter.testing import advance, crash_next, pause_next
 
 LEASE = timedelta(seconds=38)
@@ -203,20 +205,41 @@ class Clerk(Actor):
         self.subscribe(self.told, self.actor(Shop, shop))
 
 
+def _told_as(watcher: str) -> str:
+    """The unique end of the id under which a watcher is told of the first event."""
+    of = Following(
+        subscription="told",
+        source=address("actor", "default", "Shop", "s"),
+        epoch=1,
+        kind="event",
+        position=1,
+        issued_at_ms=0,
+        dynamic=True,
+    )
+    return of.command_id(address("actor", "default", "Watcher", watcher), 1).rpartition(".")[2]
+
+
 def test_their_rows_are_locked_in_the_order_of_their_names(
     crowd: Node, beside: Any, other_engine: sqlalchemy.Engine, akter_schema: str, start: Callable[..., Future[Any]]
 ) -> None:
-    # As a feed does that is marking them: it holds the first, and comes to the last.
     row = f"""SELECT 1 FROM "{akter_schema}".actor_subscriptions WHERE subscriber_id = '%s' FOR UPDATE NOWAIT"""
     place(crowd, "kettle")
-    with pause_next(crowd.app, "before_delivery") as pause:
+    crowd.runner.relay.run_pass()
+    beside.until("they are due", lambda: beside("SELECT count(due_at_ms) FROM {akter}.actor_subscriptions") == [(24,)])
+    # Claimed the other way round.
+    beside(
+        """UPDATE {akter}.actor_subscriptions SET due_at_ms = due_at_ms - 1000 * substr(subscriber_id, 2)::int
+        WHERE due_at_ms IS NOT NULL AND subscriber_id <> 'first'"""
+    )
+    # As a feed does that is marking them: it holds the first, and comes to the others.
+    with pause_next(crowd.app, "before_delivery", command_id=_told_as("w00")) as pause:
         draining = start(crowd.runner.drain)
         pause.wait()
         with other_engine.begin() as feed:
             feed.exec_driver_sql(row % "w00")
             pause.release()
             beside.until_waiting()
-            feed.exec_driver_sql(row % "w23")
+            feed.exec_driver_sql(row % "w10")
     draining.result(PATIENCE)
     crowd.runner.drain()
     assert heard(crowd) == all_heard("kettle")
