@@ -130,4 +130,4 @@ def test_the_page_on_testing_is_a_test_file_that_passes(akter_database: str, tmp
         text=True,
         timeout=110,
     )
-    assert "6 passed" in ran.stdout, ran.stdout + ran.stderr
+    assert "7 passed" in ran.stdout, ran.stdout + ran.stderr

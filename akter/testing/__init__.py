@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from akter.testing.child import child
+from akter.testing.cluster import Node, cluster
 from akter.testing.faults import clear_faults, crash_next, pause_next
 from akter.testing.inspection import Inspection, Receipt, actor, inspect, outbox, receipts
 from akter.testing.time import advance, settle, sweep
@@ -18,6 +19,8 @@ __all__ = [
     "pause_next",
     "clear_faults",
     "child",
+    "cluster",
+    "Node",
     "advance",
     "settle",
     "sweep",

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from works import BACKOFF, LEASE, Node, Shop, declined, do, eventually, jobs, letters, log, provider
+from works import BACKOFF, LEASE, Node, Shop, declined, do, eventually, in_thread, jobs, letters, log, provider
 
 from akter import Actor, Attempt, Job, Retry, command
 from akter.testing import advance, crash_next, inspect, pause_next
@@ -184,11 +184,11 @@ def test_a_late_failure_changes_nothing_for_a_newer_attempt(node: Make) -> None:
         return "SECOND"
 
     provider.on["tea"] = call
-    draining = slow.thread_of(slow.runner.drain)
+    draining = in_thread(slow.runner.drain)
     eventually("the first attempt runs", lambda: provider.calls == [("tea", 1)])
     slow.runner.jobs.attempts.leases.stop()
     advance(quick.app, LEASE)
-    newer = quick.thread_of(quick.runner.drain)
+    newer = in_thread(quick.runner.drain)
     eventually("the second attempt runs", lambda: len(provider.calls) == 2)
     first.set()
     draining.join(20)
@@ -204,7 +204,7 @@ def test_a_dead_letter_becomes_ambiguous_when_an_earlier_attempt_succeeds_late(n
     slow, quick = node(), node()
     slow.app.actor(Shop, "s").start("tea")
     with pause_next(slow.app, "after_execute") as held:
-        draining = slow.thread_of(slow.runner.drain)
+        draining = in_thread(slow.runner.drain)
         held.wait()
         slow.runner.jobs.attempts.leases.stop()
         provider.fail("tea", declined())
@@ -236,7 +236,7 @@ def test_an_attempt_is_not_begun_once_its_lease_is_over(node: Make) -> None:
     one = node()
     one.app.actor(Shop, "s").start("tea")
     with pause_next(one.app, "before_execute") as held:
-        draining = one.thread_of(one.runner.drain)
+        draining = in_thread(one.runner.drain)
         held.wait()
         (run,) = one.runner.jobs.attempts._runs
         run.until = 0.0
@@ -283,7 +283,7 @@ def test_a_renewal_that_comes_late_leaves_the_wait_after_a_failure_alone(node: M
     one.app.actor(Shop, "s").start("tea")
     with pause_next(one.app, "before_renew") as held:
         let_go = provider.hold("tea", result=declined())
-        draining = one.thread_of(one.runner.drain)
+        draining = in_thread(one.runner.drain)
         eventually("it runs", lambda: provider.now == 1)
         (run,) = one.runner.jobs.attempts.running()
         run.renew_at = 0.0
@@ -325,7 +325,7 @@ def test_what_a_runner_has_not_begun_is_given_back_as_if_it_had_not_been_claimed
     one, other = node(lanes={"jobs": 1}), node()
     one.app.actor(Shop, "s").start("tea")
     with pause_next(one.app, "before_execute") as held:
-        draining = one.thread_of(lambda: one.runner.relay.run_pass())
+        draining = in_thread(lambda: one.runner.relay.run_pass())
         held.wait()
         (row,) = jobs(one.app)
         assert row["attempts"] == 1
@@ -345,13 +345,13 @@ def test_a_late_failure_changes_nothing_for_a_job_that_another_runner_settles(no
     shop = quick.app.actor(Shop, "s")
     let_go = provider.hold("tea", result=declined())
     shop.start("tea", "k")
-    draining = slow.thread_of(slow.runner.drain)
+    draining = in_thread(slow.runner.drain)
     eventually("it runs", lambda: provider.now == 1)
     slow.runner.jobs.attempts.leases.stop()
     shop.stop("k")
     advance(quick.app, LEASE)
     with pause_next(quick.app, "before_dead_letter_commit") as held:
-        settling = quick.thread_of(quick.runner.drain)
+        settling = in_thread(quick.runner.drain)
         held.wait()
         let_go.set()
         draining.join(20)

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from sqlalchemy import text
-from works import BACKOFF, LEASE, Node, Refused, Shop, declined, do, eventually, jobs, letters, log, provider
+from works import BACKOFF, LEASE, Node, Refused, Shop, declined, do, eventually, in_thread, jobs, letters, log, provider
 
 from akter import Actor, Defect, Job, PayloadInvalid, command
 from akter.errors import DeclarationError, Unavailable
@@ -149,7 +149,7 @@ def test_cancelling_a_job_that_is_done_does_nothing(node: Make) -> None:
     shop = one.app.actor(Shop, "s")
     shop.start("tea", "k")
     with pause_next(one.app, "before_delivery") as held:
-        draining = one.thread_of(one.runner.drain)
+        draining = in_thread(one.runner.drain)
         held.wait()
         # Its success is written, and its message is on the way.
         shop.stop("k")
@@ -211,7 +211,7 @@ def test_a_wake_waits_for_a_claim_of_its_group_and_leaves_what_it_took_alone(nod
     one = node()
     one.app.actor(Shop, "s").start_all(["a", "b", "c"])
     held = provider.hold("a")
-    draining = one.thread_of(one.runner.drain)
+    draining = in_thread(one.runner.drain)
     eventually("the first one runs", lambda: provider.now == 1)
     with other_engine.connect() as beside, beside.begin():
         # As a claim of this group does that has not committed: its lock is held, and the oldest waiting row is being taken.
@@ -282,11 +282,11 @@ def test_a_late_success_leaves_the_place_of_a_newer_attempt_taken(node: Make) ->
         return f"from {attempt.number}"
 
     provider.on["a"] = call
-    draining = slow.thread_of(slow.runner.drain)
+    draining = in_thread(slow.runner.drain)
     eventually("the first attempt runs", lambda: provider.calls == [("a", 1)])
     slow.runner.jobs.attempts.leases.stop()
     advance(quick.app, LEASE)
-    newer = quick.thread_of(quick.runner.drain)
+    newer = in_thread(quick.runner.drain)
     eventually("the second attempt runs", lambda: provider.calls == [("a", 1), ("a", 2)])
     first.set()
     draining.join(20)
@@ -339,7 +339,7 @@ def test_a_success_after_a_settled_cancellation_is_kept_as_ambiguous_and_told_on
     shop = quick.app.actor(Shop, "s")
     shop.start("tea", "k")
     with pause_next(slow.app, "after_execute") as held:
-        draining = slow.thread_of(slow.runner.drain)
+        draining = in_thread(slow.runner.drain)
         held.wait()
         slow.runner.jobs.attempts.leases.stop()
         shop.stop("k")
@@ -372,7 +372,7 @@ def test_a_cancelled_success_whose_answer_was_lost_is_no_second_success(node: Ma
     monkeypatch.setattr(reporter, "_fly", losing)
     let_go = provider.hold("tea")
     shop.start("tea", "k")
-    draining = one.thread_of(one.runner.drain)
+    draining = in_thread(one.runner.drain)
     eventually("it runs", lambda: provider.now == 1)
     shop.stop("k")
     let_go.set()
@@ -389,7 +389,7 @@ def test_a_job_that_is_cancelled_between_its_last_failure_and_its_dead_letter_is
     provider.fail("tea", declined(final=True))
     shop.start("tea", "k")
     with pause_next(one.app, "before_dead_letter_commit") as held:
-        draining = one.thread_of(one.runner.drain)
+        draining = in_thread(one.runner.drain)
         held.wait()
         shop.stop("k")
         held.release()
@@ -414,7 +414,7 @@ def test_a_cancellation_and_a_claim_at_once_give_one_fate(
                 f"""UPDATE "{akter_schema}".actor_outbox SET attempts = 1, running = true, ambiguous = true,
                 due_at_ms = due_at_ms + 3000 WHERE kind = 'job'"""
             )
-            stopping = one.thread_of(lambda: shop.stop("k"))
+            stopping = in_thread(lambda: shop.stop("k"))
             beside.until_waiting()
             transaction.commit()
             stopping.join(20)
@@ -470,7 +470,7 @@ def test_jobs_that_were_asked_for_before_they_had_a_limit_keep_to_it(node: Make,
     with other_engine.begin() as connection:
         # As code without the limit would have left them.
         connection.exec_driver_sql(f"""UPDATE "{akter_schema}".actor_outbox SET capped = false WHERE kind = 'job'""")
-    draining = two.thread_of(two.runner.drain)
+    draining = in_thread(two.runner.drain)
     one.runner.drain()
     draining.join(60)
     one.runner.drain()
@@ -495,7 +495,7 @@ def test_whoever_ends_an_attempt_waits_for_a_claim_of_its_group_before_it_wakes_
     one = node()
     one.app.actor(Shop, "s").start_all(["a", "b"])
     let_go = provider.hold("a")
-    draining = one.thread_of(one.runner.drain)
+    draining = in_thread(one.runner.drain)
     eventually("the first one runs", lambda: provider.calls == [("a", 1)])
     (run,) = one.runner.jobs.attempts.running()
     waiting = "SELECT 1 FROM pg_locks l JOIN pg_database d ON d.oid = l.database WHERE d.datname = current_database()"

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from works import BACKOFF, LEASE, Node, Refused, Shop, declined, do, eventually, jobs, letters, log, provider
+from works import BACKOFF, LEASE, Node, Refused, Shop, declined, do, eventually, in_thread, jobs, letters, log, provider
 
 from akter import Actor, Attempt, Defect, Job, NotApplied, command
 from akter.errors import DeclarationError
@@ -52,7 +52,7 @@ def test_two_attempts_that_succeed_are_told_once(node: Make) -> None:
     slow, quick = node(), node()
     slow.app.actor(Shop, "s").start("tea")
     with pause_next(slow.app, "after_execute") as held:
-        draining = slow.thread_of(slow.runner.drain)
+        draining = in_thread(slow.runner.drain)
         held.wait()
         slow.runner.jobs.attempts.leases.stop()
         advance(quick.app, LEASE, quick.runner)
@@ -70,7 +70,7 @@ def test_the_success_of_an_attempt_whose_lease_is_over_counts_when_it_comes_befo
     slow, quick = node(), node()
     slow.app.actor(Shop, "s").start("tea")
     with pause_next(slow.app, "after_execute") as held:
-        draining = slow.thread_of(slow.runner.drain)
+        draining = in_thread(slow.runner.drain)
         held.wait()
         slow.runner.jobs.attempts.leases.stop()
         advance(quick.app, LEASE)
@@ -223,7 +223,7 @@ def test_a_function_never_runs_before_its_turn_has_committed(node: Make) -> None
             with one.app.command_id("t"):
                 one.app.actor(Shop, "s").start("tea")
 
-        asking = one.thread_of(ask)
+        asking = in_thread(ask)
         held.wait()
         passed = one.runner._loop.passed_at
         eventually("it looks again", lambda: one.runner._loop.passed_at != passed)
@@ -374,7 +374,7 @@ def test_a_quick_job_is_told_while_the_one_behind_it_in_its_thread_is_slow_for_o
     for what in ("quick", "slow"):
         shop.start(what)
         advance(one.app, BACKOFF)
-    draining = one.thread_of(one.runner.drain)
+    draining = in_thread(one.runner.drain)
     eventually("the second one runs", lambda: ("slow", 1) in provider.calls)
     eventually("the first one is settled", lambda: [row["kind"] for row in jobs(one.app) if row["command"] == "work"] == ["job"])
     assert provider.calls == [("quick", 1), ("slow", 1)]

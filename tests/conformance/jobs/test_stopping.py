@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-from works import LEASE, Node, Shop, do, eventually, jobs, log, provider
+from works import LEASE, Node, Shop, do, eventually, in_thread, jobs, log, provider
 
 from akter import Actor, DeadLetter, Job, Retry, command
 from akter.testing import advance
@@ -34,7 +34,7 @@ def test_a_runner_that_stops_claims_no_job_and_finishes_what_runs(node: Make) ->
     let_go = provider.hold("tea")
     one.app.actor(Shop, "s").start("tea")
     eventually("it runs", lambda: provider.now == 1)
-    stopping = one.thread_of(lambda: one.runner.stop(grace=20.0))
+    stopping = in_thread(lambda: one.runner.stop(grace=20.0))
     eventually("it claims nothing more", lambda: one.runner.relay._stopping)
     one.app.actor(Shop, "t").start("milk")
     assert one.runner.relay.run_pass().claimed == 0

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from works import LEASE, Node, Shop, do, eventually, jobs, log, provider
+from works import LEASE, Node, Shop, do, eventually, in_thread, jobs, log, provider
 
 from akter import Actor, Akter, Job, Retry, command
 from akter.runner import suspects
@@ -52,7 +52,7 @@ def test_what_left_no_word_has_its_last_attempt_without_others_of_its_kind(node:
     die(one, 3)
     assert tried(one.app) == [1, 1, 1]
     with pause_next(other.app, "after_execute") as held:
-        draining = other.thread_of(other.runner.drain)
+        draining = in_thread(other.runner.drain)
         held.wait()
         assert other.runner.relay.run_pass().claimed == 0
         assert tried(one.app) == [1, 1, 2]
@@ -68,7 +68,7 @@ def test_jobs_that_nobody_suspects_run_beside_one_that_is(node: Make) -> None:
     die(one, 1)
     one.app.actor(Shop, "b").start("b")
     let_go = provider.hold("a")
-    draining = other.thread_of(other.runner.drain)
+    draining = in_thread(other.runner.drain)
     eventually("both were begun", lambda: {("a", 2), ("b", 1)} <= set(provider.calls))
     let_go.set()
     draining.join(60)
@@ -107,7 +107,7 @@ def test_a_last_attempt_is_not_begun_beside_one_with_attempts_in_reserve(node: M
     other.runner.relay.run_pass()
     assert tried(one.app, Bench) == [2, 2]
     reserve.set()
-    draining = other.thread_of(other.runner.drain)
+    draining = in_thread(other.runner.drain)
     eventually("the last attempt runs", lambda: ("a", 3) in provider.calls)
     assert provider.most == 1
     last.set()
@@ -120,7 +120,7 @@ def test_a_process_of_its_own_takes_no_neighbours_with_it_and_is_not_kept_apart(
         one.app.actor(Bench, name).start(name, job="apart")
     die(one, 3)
     with pause_next(other.app, "before_execute") as held:
-        draining = other.thread_of(other.runner.drain)
+        draining = in_thread(other.runner.drain)
         held.wait()
         assert tried(one.app, Bench) == [2, 2, 2]
         held.release()
@@ -133,7 +133,7 @@ def test_one_that_was_given_back_is_suspected_as_before(node: Make) -> None:
     one.app.actor(Shop, "a").start("a")
     die(one, 1)
     with pause_next(other.app, "before_execute") as held:
-        draining = other.thread_of(lambda: other.runner.relay.run_pass())
+        draining = in_thread(lambda: other.runner.relay.run_pass())
         held.wait()
         assert tried(one.app) == [2]
         other.runner.relay.abandon()
@@ -152,7 +152,7 @@ def test_one_of_a_group_keeps_its_place_while_it_waits_for_its_turn(node: Make) 
         one.app.actor(Shop, name).start_all([name, f"{name} again"])
     die(one, 2)
     held = {name: provider.hold(name) for name in ("a", "b")}
-    draining = other.thread_of(other.runner.drain)
+    draining = in_thread(other.runner.drain)
     eventually("one of them runs", lambda: provider.now == 1)
     ((first, _),) = provider.calls
     other.runner.relay.run_pass()

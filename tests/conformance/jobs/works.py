@@ -11,6 +11,7 @@ from typing import Any, cast
 from nodes import NEVER as NEVER
 from nodes import Node as Node
 from nodes import eventually as eventually
+from nodes import in_thread as in_thread
 
 from akter import Actor, Akter, Attempt, Cancellation, DeadLetter, Job, NotApplied, Rejection, Retry, command
 from akter.testing import inspect

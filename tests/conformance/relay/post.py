@@ -11,6 +11,7 @@ from typing import Any
 from nodes import NEVER as NEVER
 from nodes import Node as Node
 from nodes import eventually as eventually
+from nodes import in_thread as in_thread
 from sqlalchemy import text
 
 from akter import Actor, Akter, Event, Rejection, command

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from post import LEASE, Mailbox, Node, Sender, eventually, handled, letters, send_many
+from post import LEASE, Mailbox, Node, Sender, eventually, handled, in_thread, letters, send_many
 
 from akter.errors import AkterError
 from akter.runner import Runner
@@ -71,7 +71,7 @@ def test_a_turn_in_flight_finishes_and_another_runner_takes_over(node: Make, bes
     with pause_next(one.app, "before_commit") as pause:
         one.app.send(one.app.actor(Mailbox, "m").take, "a")
         pause.wait()
-        stopping = one.thread_of(lambda: one.runner.stop(grace=20.0))
+        stopping = in_thread(lambda: one.runner.stop(grace=20.0))
         eventually("it claims nothing more", lambda: one.runner.relay._stopping)
         one.app.send(one.app.actor(Mailbox, "n").take, "b")
         settle(other.app, other.runner)
@@ -90,7 +90,7 @@ def test_what_would_follow_in_the_same_thread_is_given_back(node: Make, outbox: 
         send_many(one.app, ["a", "b", "c"], ["m"] * 3)
         one.runner.wake()
         pause.wait()
-        stopping = one.thread_of(lambda: one.runner.stop(grace=20.0))
+        stopping = in_thread(lambda: one.runner.stop(grace=20.0))
         eventually("the two that follow are due again", lambda: sorted(row[1] <= 0 for row in outbox()) == [False, True, True])
     stopping.join(20)
     report = one.runner.stop()
@@ -138,7 +138,7 @@ def test_what_the_stop_cut_off_after_its_commit_is_answered_by_its_receipt(node:
 def test_runners_that_come_and_go_under_load_lose_and_repeat_nothing(node: Make, beside: Any, ride: bool) -> None:
     source = node()
     names = [f"letter-{number}" for number in range(400)]
-    sending = source.thread_of(lambda: [send_many(source.app, names[at : at + 20]) for at in range(0, 400, 20)])
+    sending = in_thread(lambda: [send_many(source.app, names[at : at + 20]) for at in range(0, 400, 20)])
     steady = node(started=True, poll=0.02, ride=ride, lanes={"intents": 4})
     passing = 0
     while passing < 8 or sending.is_alive():

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from post import LEASE, Arrived, Mailbox, Node, eventually, handled, letters, send_many
+from post import LEASE, Arrived, Mailbox, Node, eventually, handled, in_thread, letters, send_many
 
 from akter import tables
 from akter.testing import advance, inspect, pause_next, receipts, settle
@@ -150,10 +150,10 @@ def test_a_slow_member_closes_the_group_behind_it(one: Node, beside: Any) -> Non
 def test_a_member_whose_actor_is_busy_does_not_hold_up_its_neighbours(one: Node, other_engine: Any, beside: Any, akter_app: Any) -> None:
     second = akter_app(Mailbox, engine=other_engine)
     with pause_next(second, "before_commit") as pause:
-        busy = one.thread_of(lambda: second.actor(Mailbox, "box-b").take("direct"))
+        busy = in_thread(lambda: second.actor(Mailbox, "box-b").take("direct"))
         pause.wait()
         mixed(one.app, a="take", b="take", c="take")
-        settling = one.thread_of(lambda: settle(one.app, one.runner))
+        settling = in_thread(lambda: settle(one.app, one.runner))
         # Long before a wait for the busy one's lock, or its turn, could end.
         eventually("the neighbours arrive", lambda: [letters(one.app, box) for box in ("box-a", "box-c")] == [["a"], ["c"]], seconds=8.0)
         assert letters(one.app, "box-b") == []

@@ -9,7 +9,7 @@ from typing import Any
 
 import psycopg
 import pytest
-from post import LEASE, Mailbox, Node, Sender, eventually, handled, letters, send_many
+from post import LEASE, Mailbox, Node, Sender, eventually, handled, in_thread, letters, send_many
 
 from akter.named import MOST, Gathered, Named, heard, said
 from akter.operating import Operator
@@ -203,7 +203,7 @@ def test_what_a_hint_names_is_claimed_under_the_same_conditions_as_ever(node: Ma
     assert claims() == 0
     operator.resume("intents", "Mailbox")
     with pause_next(other.app, "after_claim") as pause:
-        claimer = other.thread_of(other.runner.relay.run_pass)
+        claimer = in_thread(other.runner.relay.run_pass)
         pause.wait()
         assert claims() == 0, "it is another one's"
     claimer.join(20)
@@ -218,7 +218,7 @@ def test_names_do_not_put_off_the_look_at_everything(node: Make, beside: Any) ->
         while not stop.is_set():
             receiver.runner.wake([ROW._replace(target_type="Mailbox")])
 
-    babbling = receiver.thread_of(babble)
+    babbling = in_thread(babble)
     for number in range(3):
         sender.app.actor(Sender, "s").send_all([f"{number}"], ["m"])
         eventually("it came", lambda number=number: handled.taken[f"{number}"] == 1)
@@ -281,7 +281,7 @@ def test_the_thread_that_hears_claims_by_itself_unless_a_pass_is_under_way_or_it
     one.runner.relay._look_by = float("inf")
     with one.runner.relay._lock:
         results: list[bool] = []
-        one.thread_of(lambda: results.append(one.runner.relay.take(rows)))
+        in_thread(lambda: results.append(one.runner.relay.take(rows)))
         eventually("it does not wait", lambda: results == [False])
     beside("ALTER TABLE {akter}.actor_pauses RENAME TO actor_pauses_away")
     assert one.runner.relay.take(rows) is False

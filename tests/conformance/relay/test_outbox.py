@@ -9,7 +9,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
-from post import LEASE, Mailbox, Node, Returned, Sender, eventually, handled, letters, send_many
+from post import LEASE, Mailbox, Node, Returned, Sender, eventually, handled, in_thread, letters, send_many
 
 from akter import Actor, Defect, User, command
 from akter.errors import TurnEnded
@@ -159,7 +159,7 @@ def test_a_timer_cancelled_after_it_was_picked_up_still_fires_once(node: Make, b
     sender = one.app.actor(Sender, "s")
     sender.remind("too late", 10, "k")
     with pause_next(one.app, "before_delivery") as pause:
-        thread = one.thread_of(lambda: advance(one.app, 11 * MINUTE, one.runner))
+        thread = in_thread(lambda: advance(one.app, 11 * MINUTE, one.runner))
         pause.wait()
         one.app.faults.clear()
         sender.forget("k")
@@ -203,7 +203,7 @@ def test_what_escaped_from_a_turn_sends_nothing(node: Make, beside: Any) -> None
 def test_a_message_is_seen_by_nobody_before_its_turn_commits(node: Make, beside: Any) -> None:
     one, other = node(), node()
     with pause_next(one.app, "before_commit") as pause:
-        thread = one.thread_of(lambda: one.app.actor(Sender, "s").send_all(["a"], ["m"]))
+        thread = in_thread(lambda: one.app.actor(Sender, "s").send_all(["a"], ["m"]))
         pause.wait()
         settle(other.app, other.runner)
         assert (beside.count("actor_outbox"), dict(handled.taken)) == (0, {})

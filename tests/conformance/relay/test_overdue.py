@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, ClassVar
 
 import pytest
-from post import Mailbox, Node, eventually, handled, letters, send_many
+from post import Mailbox, Node, eventually, handled, in_thread, letters, send_many
 
 from akter import Actor, command
 from akter.operating import Operator
@@ -138,7 +138,7 @@ def test_a_stop_does_not_wait_for_a_handler_past_its_limit_and_waits_for_the_oth
     eventually("it is past its limit", lambda: one.runner.overdue == 1)
     one.app.send(one.app.actor(Patient, "p").wait)
     assert Patient.entered.wait(20)
-    stopping = one.thread_of(lambda: one.runner.stop(grace=3000.0))
+    stopping = in_thread(lambda: one.runner.stop(grace=3000.0))
     eventually("it claims nothing more", lambda: one.runner.relay._stopping)
     stopping.join(0.5)
     assert stopping.is_alive()

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import sqlalchemy
-from post import LEASE, Ledger, Mailbox, Node, Sender, eventually, handled, letters, send_many
+from post import LEASE, Ledger, Mailbox, Node, Sender, eventually, handled, in_thread, letters, send_many
 
 from akter import Actor, Akter, command
 from akter.errors import AkterError, ConfigurationError
@@ -38,7 +38,7 @@ def test_what_was_claimed_and_not_begun_is_given_back_by_a_stop(node: Make, besi
     with pause_next(one.app, point) as pause:
         one.app.send(one.app.actor(Mailbox, "m").take, "a")
         pause.wait()
-        stopping = one.thread_of(lambda: one.runner.stop(grace=15.0))
+        stopping = in_thread(lambda: one.runner.stop(grace=15.0))
         eventually("it is due again", lambda: outbox()[0][1] <= 0, seconds=12.0)
         assert outbox()[0][0] == 0, "an attempt that was not made"
         settle(other.app, other.runner)
@@ -325,7 +325,7 @@ def test_a_claim_that_outlived_its_lease_never_reaches_its_handler(node: Make, b
     slow, other = node(ride=ride, claim_lease=0.4, app={"execution": 0.4}), node(ride=ride)
     slow.app.send(slow.app.actor(Mailbox, "m").hit, "a")
     with pause_next(slow.app, "before_delivery") as pause:
-        thread = slow.thread_of(lambda: settle(slow.app, slow.runner))
+        thread = in_thread(lambda: settle(slow.app, slow.runner))
         pause.wait()
         ((until,),) = beside("SELECT due_at_ms FROM {akter}.actor_outbox")
         eventually("the lease is over", lambda: beside("SELECT extract(epoch FROM clock_timestamp()) * 1000 > :u", u=until + 5)[0][0])

@@ -9,7 +9,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from post import LEASE, NEVER, Ledger, Mailbox, Node, Sender, eventually, handled, letters, send_many
+from post import LEASE, NEVER, Ledger, Mailbox, Node, Sender, eventually, handled, in_thread, letters, send_many
 
 from akter.testing import advance, crash_next, pause_next, receipts, settle
 
@@ -152,7 +152,7 @@ def test_a_stale_runners_settle_changes_nothing_of_another_runners_claim(node: M
     handled.on_take = first_fails
     row = "SELECT attempts, due_at_ms FROM {akter}.actor_outbox"
     with pause_next(stale.app, "after_claim") as pause:
-        thread = stale.thread_of(lambda: advance(stale.app, MINUTE, stale.runner))
+        thread = in_thread(lambda: advance(stale.app, MINUTE, stale.runner))
         pause.wait()
         advance(other.app, LEASE, other.runner)
         rescheduled = beside(row)
@@ -177,7 +177,7 @@ def test_a_stale_runner_neither_delays_nor_hastens_another_runners_row(node: Mak
         claimed = beside(row)
         assert claimed[0][0] == 2
         if fate == "release":
-            stopping = stale.thread_of(lambda: stale.runner.stop(grace=10.0))
+            stopping = in_thread(lambda: stale.runner.stop(grace=10.0))
             eventually("it tried to give the row back", lambda: stale.runner._deliverer.counts.stale == 1)
     if fate == "release":
         stopping.join(20)
@@ -244,7 +244,7 @@ def test_calls_from_three_processes_and_messages_meet_in_one_actor(node: Make, b
     nodes = [node(started=True, poll=0.05) for _ in range(3)]
     send_many(nodes[0].app, [f"letter-{number}" for number in range(10)], ["one"] * 10)
     threads = [
-        one.thread_of(lambda one=one, name=name: [one.app.actor(Mailbox, "one").take(f"{name}-{number}") for number in range(10)])
+        in_thread(lambda one=one, name=name: [one.app.actor(Mailbox, "one").take(f"{name}-{number}") for number in range(10)])
         for name, one in zip("abc", nodes, strict=True)
     ]
     for thread in threads:

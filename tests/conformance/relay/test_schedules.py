@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from belfry import DAILY, DAY, HOUR, HOURLY, Bell, Chime, Closed, Quiet, Rows, Second, Sun, Tower, rings, rung
-from post import LEASE, Mailbox, Node
+from post import LEASE, Mailbox, Node, in_thread
 
 from akter import NotCreated, PayloadInvalid
 from akter.identity import CommandId
@@ -72,7 +72,7 @@ def test_an_actor_that_does_not_exist_has_no_schedule(node: Make, rows: Rows) ->
 def test_the_first_time_is_counted_from_the_commit(node: Make, rows: Rows) -> None:
     one = node(Bell)
     with pause_next(one.app, "before_commit") as pause:
-        turn = one.thread_of(one.app.actor(Bell, "b").hang)
+        turn = in_thread(one.app.actor(Bell, "b").hang)
         pause.wait()
         admitted = rows.now_ms
         # Past the next three o'clock, and not past the one after it.
@@ -184,7 +184,7 @@ def test_a_claimed_tick_fires_although_the_actor_was_stopped_meanwhile(node: Mak
     bell.hang()
     tick = rows.when_due(one.app)
     with pause_next(one.app, "after_claim", command_id=tick.id) as pause:
-        relay = one.thread_of(lambda: settle(one.app, one.runner))
+        relay = in_thread(lambda: settle(one.app, one.runner))
         pause.wait()
         bell.stop()
         pause.release()
@@ -277,7 +277,7 @@ def test_the_next_tick_of_a_schedule_does_not_begin_before_this_one_has_ended(no
     (tick,) = rows()
     advance(one.app, timedelta(milliseconds=max(0, tick.wait) + 1))
     with pause_next(one.app, "before_commit", command_id=tick.id) as pause:
-        relay = one.thread_of(one.runner.relay.run_pass)
+        relay = in_thread(one.runner.relay.run_pass)
         pause.wait()
         beside.until("three more of its times passed", lambda: rows.now_ms > tick.due_at_ms + 3_000)
         other.runner.drain()
