@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple, TypeAlias
 
@@ -27,19 +27,6 @@ class Known(NamedTuple):
 
     definition: Definition
     job: Job[..., Any]
-
-
-def known_as_arrays(jobs: Mapping[tuple[str, str], Known]) -> dict[str, Any] | None:
-    """The parameters of a claim that say which jobs are run here; None when there are none."""
-    if not jobs:
-        return None
-    return {
-        "job_types": [name for name, _ in jobs],
-        "job_names": [name for _, name in jobs],
-        "job_attempts": [known.job.retry.attempts for known in jobs.values()],
-        "job_leases": [round(known.job.lease * 1000) for known in jobs.values()],
-        "job_shared": [known.job.isolation == "thread" for known in jobs.values()],
-    }
 
 
 @dataclass(slots=True, eq=False)

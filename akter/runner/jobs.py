@@ -21,17 +21,17 @@ from akter.errors import AkterError
 from akter.fault import Crashed
 from akter.member import Surroundings
 from akter.runner import isolation, verdict
-from akter.runner.attempt import Known, Run, Success, Verdict, known_as_arrays, run_of
+from akter.runner.attempt import Known, Run, Success, Verdict, run_of
 from akter.runner.attempts import Attempts
-from akter.runner.family import Probe, Taken, taken_as
+from akter.runner.family import Probe, Taken
 from akter.runner.lane import Lane
 from akter.runner.reporter import Reporter
 from akter.runner.settler import Counts
 from akter.runner.suspects import Suspects
-from akter.store import attempt, failure, queue
+from akter.runner.wanted import Wanted
+from akter.store import attempt
 from akter.store.attempt import Claimed
-from akter.store.flight import Line, Row, StatementFailed
-from akter.store.queue import Group
+from akter.store.flight import Line, Row
 from akter.store.rows import parameters
 from akter.store.wire import Wire
 
@@ -66,74 +66,24 @@ class Jobs:
     ) -> None:
         self._engine, self._around, self.lane, self._check = engine, around, lane, check
         self._known = {(name, job.name): Known(definition, job) for name, definition in actors.items() for job in definition.jobs.values()}
-        self._plain = known_as_arrays({key: known for key, known in self._known.items() if known.job.concurrency is None})
-        self._capped = known_as_arrays({key: known for key, known in self._known.items() if known.job.concurrency is not None})
+        self._wanted = Wanted(around, self._known)
+        self.durable = self._wanted.at_once
         self.counts = Counts()
         self.attempts = Attempts(around.faults, self._renew, self._give_up, self._stalled, check, lane)
         self.reporter = Reporter(engine, around, self.attempts, lane, self.counts, expect)
-        # Those with a limit per actor are claimed in a transaction of their own.
-        self.durable = self._plain is not None
         self._suspects, self._expect = Suspects(self.attempts, expect), expect
         self._ready: deque[Run] = deque()
         self._ended: deque[Verdict] = deque()
-        self._moved_at, self._stopping, self._turn, self._room = 0.0, False, False, False
+        self._moved_at, self._stopping = 0.0, False
         self._quick: dict[tuple[str, str], int] = {}
 
     def claim(self, probe: Probe) -> Sequence[Line]:
         """The statements that claim attempts, and that look for groups with something due."""
-        lines: list[Line] = []
-        self._room = self._suspects.room()
-        if self._plain is not None:
-            # In every other claim, half of the seats are left to jobs with a limit per actor.
-            self._turn = not self._turn
-            limit = probe.limit if self._capped is None or self._turn else probe.limit // 2
-            lines.append(self._line(attempt.claim, {**probe._asdict(), **self._plain, "limit": limit, "suspects": self._room}))
-        if self._capped is not None:
-            values = {**probe._asdict(), **self._capped, "suspects": self._room}
-            del values["limit"]
-            lines.append(self._line(queue.due, values))
-        return lines
+        return self._wanted.claim(probe, self._suspects.room())
 
     def taken(self, answers: Sequence[Sequence[Row]], probe: Probe, wire: Wire) -> Taken:
         """What was claimed, with what can be had from the groups that have something due."""
-        rows: list[Claimed] = []
-        found, deepest, at = 0, 0, 0
-        if self._plain is not None:
-            plain = taken_as(Claimed, answers[0])
-            rows += plain.rows
-            found, deepest, at = plain.found, plain.deepest, 1
-        if self._capped is not None:
-            due = taken_as(Group, answers[at], 2)
-            taken = self._claim_groups(due.rows, probe.limit - len(rows), wire)
-            # What a full group has left waits for one of its own, not for a seat.
-            found += due.found if len(rows) + len(taken) >= probe.limit else len(taken)
-            deepest = max(deepest, due.deepest if taken else 0)
-            rows += taken
-        return Taken(rows, found, deepest)
-
-    def _claim_groups(self, groups: Sequence[Group], limit: int, wire: Wire) -> list[Claimed]:
-        if not groups or limit <= 0:
-            return []
-        rows = [{**group._asdict(), **self._limits(group), "ord": place} for place, group in enumerate(groups)]
-        locks = [group.lock(self._around.statements.schema) for group in groups]
-        claim = self._line(queue.claim, {**parameters("group_", rows, True), "limit": limit, "suspects": self._room})
-        try:
-            answer = wire.transact([self._line(queue.lock, {"locks": locks}), claim], _SECONDS)[1].rows
-        except StatementFailed as failed:
-            wire.roll_back()
-            # The rows that were claimed before stand; these come again.
-            problem = failure.of_statement(failed.error, "", self._around.statements.schema)
-            logger.warning("job.claim_failed", extra={"akter_rows": len(groups), "akter_reason": str(problem)[:500]})
-            return []
-        return list(taken_as(Claimed, answer).rows)
-
-    def _limits(self, group: Group) -> dict[str, int]:
-        job = self._known[group.actor_type, group.command].job
-        lease_ms, shared = round(job.lease * 1000), job.isolation == "thread"
-        return {"cap": job.concurrency or 1, "most": job.retry.attempts, "lease_ms": lease_ms, "shared": shared}
-
-    def _line(self, statement: Any, values: dict[str, Any]) -> Line:
-        return Line(self._around.statements.get(statement), values)
+        return self._wanted.taken(answers, probe, wire)
 
     def start(self, rows: Sequence[Claimed], sent: float, *, full: bool) -> None:
         """Run claimed attempts, and settle those that have nothing to run."""
@@ -307,6 +257,9 @@ class Jobs:
         else:
             self.counts.add(released=released)
         return len(waiting)
+
+    def _line(self, statement: Any, values: dict[str, Any]) -> Line:
+        return Line(self._around.statements.get(statement), values)
 
     def _fly(self, lines: Sequence[Line], seconds: float) -> list[list[Row]]:
         with Wire(self._engine, self._around.statements) as wire, wire.answering():

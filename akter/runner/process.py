@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import atexit
-import contextlib
 import logging
 import os
 import socket
@@ -11,15 +10,12 @@ import threading
 import time
 import uuid
 import weakref
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
-import sqlalchemy.exc
-from sqlalchemy import Connection, event
+from sqlalchemy import event
 from sqlalchemy.pool import ConnectionPoolEntry
 
-import akter
-from akter import registry
 from akter.app import Akter
 from akter.errors import AkterError, ConfigurationError
 from akter.identity import shown_id
@@ -28,6 +24,7 @@ from akter.limits import seconds as checked
 from akter.named import Named
 from akter.runner import deploying, following
 from akter.runner.family import Family
+from akter.runner.heartbeat import Heartbeat
 from akter.runner.intent import Deliverer
 from akter.runner.intents import Intents
 from akter.runner.jobs import Jobs
@@ -40,20 +37,15 @@ from akter.runner.overdue import Overdue
 from akter.runner.relay import Relay
 from akter.runner.retention import Sweeps
 from akter.runner.room import own_engine
-from akter.runner.sampling import Sampler
 from akter.runner.settings import EVERY, Settings
 from akter.runner.settler import Counts, Report, Settler
 from akter.runner.tick import plant
-from akter.store import backlog, lagging, presence
-from akter.tables import SCHEMA
 
 logger = logging.getLogger("akter.runner")
 
-_KIND = {family: kind for kind, family in backlog.FAMILY.items()}
 _JOBS_TOGETHER = 128
 _LAST = 1.0
 """Seconds that functions of jobs have after they were told to stop."""
-_PATIENCE = 5.0
 
 
 class Runner:
@@ -94,14 +86,22 @@ class Runner:
         self.relay = Relay(self._engine, around.statements, intents, families, self.settings)
         self._overdue = Overdue([intents, *followed], self.label)
         self._loop, self._sweeps = Loop("akter-relay", self.relay.wait), Sweeps(app, self.settings.sweep)
-        events_kept = registry.events_kept(app.actors, app.limits.keep_events_ms)
-        self._presence, self._sampler = Loop("akter-heartbeat", self._beat), Sampler(app.telemetry, self.incarnation_id, events_kept)
+        self._heartbeat = Heartbeat(
+            app,
+            self._engine,
+            self.incarnation_id,
+            self.label,
+            self.relay.families,
+            self._overdue,
+            self.jobs,
+            self._idle,
+            self.settings.heartbeat,
+        )
         self._listener = (
             Listener(self._engine, around.statements, self.wake, self.relay.take, app.wakes.me) if self.settings.listen else None
         )
         self._pid, self._report, self._lock, self._stopped = os.getpid(), None, threading.Lock(), threading.Event()
-        self._started_at, self._arrived, self._stopping, self._planted = 0.0, False, False, False
-        self._hung: tuple[str, ...] = ()
+        self._started_at, self._stopping, self._planted = 0.0, False, False
         event.listen(self._engine, "checkin", self._given_back)
 
     _report: Report | None
@@ -131,7 +131,7 @@ class Runner:
             if self.jobs is not None:
                 self.app.wakes.tell(self.jobs.cancelled)
             self._loop.start()
-            self._presence.start()
+            self._heartbeat.loop.start()
             self._sweeps.start()
             if self._listener is not None:
                 self._listener.loop.start()
@@ -196,7 +196,7 @@ class Runner:
     def _stop(self, grace: float) -> Report:
         end = time.monotonic() + grace
         _running.discard(self)
-        self._stopping = True
+        self._stopping = self._heartbeat.stopping = True
         self.app.wakes.remove(self.wake, self.expect)
         if self.jobs is not None:
             self.app.wakes.remove(self.jobs.cancelled)
@@ -204,16 +204,16 @@ class Runner:
         if self._listener is not None:
             self._listener.stop()
         self._sweeps.stop()
-        self._presence.wake()
+        self._heartbeat.loop.wake()
         self.relay.stop_claiming(grace)
         self._finish(end)
         left = tuple(self.relay.held())
         self.relay.close()
         # The sign of life ends last: while something runs, others must see who runs it.
-        self._presence.stop()
-        for loop in (self._loop, self._presence, *self._sweeps.loops):
+        self._heartbeat.loop.stop()
+        for loop in (self._loop, self._heartbeat.loop, *self._sweeps.loops):
             loop.join(max(1.0, end - time.monotonic()))
-        self._leave()
+        self._heartbeat.leave()
         self._stopped.set()
         self._engine.dispose()
         counts = self.counts
@@ -240,55 +240,15 @@ class Runner:
 
     def abandon(self) -> tuple[str, ...]:
         """Give back everything that is held, even what runs, and return its ids; the process has to end at once, which rolls that back."""
-        self._stopping = True
+        self._stopping = self._heartbeat.stopping = True
         left = tuple(self.relay.held())
         self.relay.abandon()
-        self._leave()
+        self._heartbeat.leave()
         return left
 
-    def _beat(self) -> float:
+    def _idle(self) -> float:
         # A relay that never came through a pass has been idle since it started.
-        idle_ms = int((time.monotonic() - (self._loop.passed_at or self._started_at)) * 1000)
-        self._overdue.look()
-        types, lanes = sorted(self.app.actors), self._lanes()
-        with self._deployment() as connection:
-            known = self._arrived and (presence.beat(connection, self.incarnation_id, idle_ms, self._stopping, lanes) or self._stopping)
-            if not known:
-                presence.arrive(connection, self.incarnation_id, self.label, akter.__version__, types, lanes)
-                self._arrived = True
-            hung = [lane.family for lane in (family.lane for family in self.relay.families) if lane.hung]
-            self._hung = tuple(family for family in hung if self._waits(connection, family, types))
-        self._sampler.sample(self._deployment)
-        return self.settings.heartbeat
-
-    def _waits(self, connection: Connection, family: str, types: Sequence[str]) -> bool:
-        return lagging.waits(connection, types) if family == "subscription" else backlog.waits(connection, _KIND[family], types)
-
-    def _leave(self) -> None:
-        # Without a database there is nothing to be waited for.
-        if self._arrived and not self._presence.failures:
-            with contextlib.suppress(sqlalchemy.exc.SQLAlchemyError), self._deployment() as connection:
-                presence.leave(connection, self.incarnation_id)
-
-    @contextlib.contextmanager
-    def _deployment(self) -> Iterator[Connection]:
-        options: Any = {
-            "isolation_level": "READ COMMITTED",
-            "postgresql_readonly": False,
-            "schema_translate_map": {SCHEMA: self.app.schema},
-        }
-        with self._engine.connect() as given, given.execution_options(**options).begin():
-            # A sign of life that waits for a lock is none, and must not hold up the end either.
-            presence.limit(given, _PATIENCE)
-            yield given
-
-    def _lanes(self) -> dict[str, dict[str, Any]]:
-        lanes: dict[str, dict[str, Any]] = {}
-        for lane in (family.lane for family in self.relay.families):
-            lanes[lane.family] = {"seats": lane.seats, "threads": lane.threads, "overdue": lane.overdue}
-        if self.jobs is not None:
-            lanes["jobs"]["running"] = self.jobs.attempts.frames()
-        return lanes
+        return time.monotonic() - (self._loop.passed_at or self._started_at)
 
     @property
     def overdue(self) -> int:
@@ -298,19 +258,19 @@ class Runner:
     @property
     def failed(self) -> bool:
         """Whether a part of it cannot do its work now; so is a family all of whose threads are in handlers past their time limit."""
-        loops = [self._loop, self._presence, *self._sweeps.loops]
+        loops = [self._loop, self._heartbeat.loop, *self._sweeps.loops]
         stuck = any(loop.failures > 0 or not loop.alive for loop in loops) or any(family.lane.hung for family in self.relay.families)
         return stuck and not self._stopped.is_set()
 
     @property
     def hung(self) -> tuple[str, ...]:
         """The families for which work waits while all their threads are past their time limit: only a new process can do it."""
-        return () if self._stopping else self._hung
+        return () if self._stopping else self._heartbeat.hung
 
     @property
     def lost(self) -> tuple[str, ...]:
         """The names of its threads that died, which none should: without them it is not a runner any more."""
-        loops = [self._loop, self._presence, *self._sweeps.loops, *([self._listener.loop] if self._listener is not None else [])]
+        loops = [self._loop, self._heartbeat.loop, *self._sweeps.loops, *([self._listener.loop] if self._listener is not None else [])]
         return () if self._stopping else tuple(loop.name for loop in loops if not loop.alive)
 
     def _given_back(self, _: Any, record: ConnectionPoolEntry) -> None:

@@ -15,7 +15,7 @@ Rows = Callable[..., list[Any]]
 GAVE_SIGNS = "SELECT count(*) FROM {akter}.actor_runners WHERE heartbeat_at_ms > started_at_ms"
 PARTS = {
     "the relay": lambda runner: runner._loop,
-    "the sign of life": lambda runner: runner._presence,
+    "the sign of life": lambda runner: runner._heartbeat.loop,
     "the listener": lambda runner: runner._listener.loop,
 }
 

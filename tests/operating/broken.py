@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from shop import app
 
-from akter.runner import Runner
+from akter.runner.heartbeat import Heartbeat
 
 
-def _beat(self: Runner) -> float:
+def _beat(self: Heartbeat) -> float:
     raise SystemExit("the thread ends")
 
 
-Runner._beat = _beat  # type: ignore[method-assign]
+Heartbeat.beat = _beat  # type: ignore[method-assign]
 __all__ = ["app"]

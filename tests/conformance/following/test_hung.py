@@ -56,8 +56,8 @@ def test_a_subscriber_past_its_limit_is_told_once_and_its_row_says_so(
     one.runner.wake()
     eventually("its row says so", lambda: reasons(operator) == [STUCK + one.runner.label])
     eventually("it is counted", lambda: one.runner.overdue == 1)
-    seen = one.runner._presence.passed_at
-    eventually("it has looked again", lambda: one.runner._presence.passed_at != seen)
+    seen = one.runner._heartbeat.loop.passed_at
+    eventually("it has looked again", lambda: one.runner._heartbeat.loop.passed_at != seen)
     (late,) = named(caplog, "relay.past_its_limit")
     assert (late.levelno, late.akter_subscription, late.akter_subscriber) == (logging.WARNING, "Watcher.told", "w")
     assert late.akter_thread.startswith("akter-subscription-")
@@ -106,8 +106,8 @@ def test_a_runner_without_a_thread_left_for_subscribers_has_failed_and_says_when
     place(one, "kettle", shop="t")
     one.runner.wake()
     eventually("it is due", lambda: len(operator.lagging()) == 2)
-    seen = one.runner._presence.passed_at
-    eventually("it has looked", lambda: one.runner._presence.passed_at not in (None, seen))
+    seen = one.runner._heartbeat.loop.passed_at
+    eventually("it has looked", lambda: one.runner._heartbeat.loop.passed_at not in (None, seen))
     assert one.runner.hung == (), "what is paused does not wait for a thread"
     operator.resume("subscription", "Watcher")
     eventually("one waits", lambda: one.runner.hung == ("subscription",))

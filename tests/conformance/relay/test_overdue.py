@@ -59,8 +59,8 @@ def test_a_handler_past_its_limit_is_told_once_and_its_message_says_so(
     (row,) = operator.waiting()
     assert (row.intent_id, row.reason, row.attempts, row.due_in_ms > 0) == (sent, "backoff", 1, True)
     assert (one.runner.overdue, one.runner.failed, one.runner.hung) == (1, False, ())
-    seen = one.runner._presence.passed_at
-    eventually("it has looked again", lambda: one.runner._presence.passed_at != seen)
+    seen = one.runner._heartbeat.loop.passed_at
+    eventually("it has looked again", lambda: one.runner._heartbeat.loop.passed_at != seen)
     (told,) = named(caplog, "relay.past_its_limit")
     assert (told.levelno, told.akter_command_id, told.akter_thread) == (logging.WARNING, sent, "akter-intents-1")
     assert operator.health().said == "live runners: 1, looking for work: 1, threads in handlers past their time limit: 1"
@@ -79,8 +79,8 @@ def test_a_handler_within_its_limit_is_not_past_it(node: Make, leave: threading.
     one = node(started=True, heartbeat=0.05)
     one.app.send(one.app.actor(Mailbox, "m").take, "stuck")
     eventually("it began", lambda: handled.taken["stuck"] == 1)
-    seen = one.runner._presence.passed_at
-    eventually("it has looked", lambda: one.runner._presence.passed_at != seen)
+    seen = one.runner._heartbeat.loop.passed_at
+    eventually("it has looked", lambda: one.runner._heartbeat.loop.passed_at != seen)
     assert one.runner.overdue == 0
     leave.set()
     eventually("it is delivered", lambda: letters(one.app, "m") == ["stuck"])
@@ -119,8 +119,8 @@ def test_a_runner_without_a_thread_left_has_failed_and_says_when_work_waits(
     assert one.runner.hung == (), "no work waits"
     operator.pause("intents", "Mailbox")
     one.app.send(one.app.actor(Mailbox, "m-3").take, "a")
-    seen = one.runner._presence.passed_at
-    eventually("it has looked", lambda: one.runner._presence.passed_at not in (None, seen))
+    seen = one.runner._heartbeat.loop.passed_at
+    eventually("it has looked", lambda: one.runner._heartbeat.loop.passed_at not in (None, seen))
     assert one.runner.hung == (), "what is paused does not wait for a thread"
     operator.resume("intents", "Mailbox")
     eventually("work waits", lambda: one.runner.hung == ("intents",))

@@ -49,7 +49,7 @@ class Member:
 
     def silence(self) -> None:
         """Give no more signs of life."""
-        self.runner._presence.stop()
+        self.runner._heartbeat.loop.stop()
 
     def close(self) -> None:
         """End it."""
