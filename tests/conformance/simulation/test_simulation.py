@@ -10,7 +10,8 @@ from plan import Fault, Line, Operation, due_after, program
 from world import Failed, World
 
 from akter.delivery import Delivery
-from akter.runner.follow import _Row
+from akter.runner.follow import Follows
+from akter.runner.followed import Telling
 from akter.runner.settler import Settler
 from akter.store.wire import Wire
 from akter.testing import crash_next
@@ -140,13 +141,14 @@ def dropped_when_it_fails(patch: pytest.MonkeyPatch) -> None:
 
 def settled_before_it_is_told(patch: pytest.MonkeyPatch) -> None:
     """An event counts as told before the subscriber's turn."""
-    deliver = _Row._deliver
+    deliver = Follows._deliver
 
-    def early(self: _Row, call: Any, line: Any, position: int) -> bool:
-        self._family.fly(line)
-        return deliver(self, call, line, position)
+    def early(self: Follows, one: Telling, until: float, wire: Wire) -> bool:
+        self.note([one], wire)
+        return deliver(self, one, until, wire)
 
-    patch.setattr(_Row, "_deliver", early)
+    patch.setattr(Follows, "_deliver", early)
+    patch.setattr(Follows, "_may_share", lambda self, row: False)
 
 
 @conformance("SIM-01")
