@@ -36,6 +36,7 @@ def test_a_runner_that_stops_claims_no_job_and_finishes_what_runs(node: Make) ->
     eventually("it runs", lambda: provider.now == 1)
     stopping = in_thread(lambda: one.runner.stop(grace=20.0))
     eventually("it claims nothing more", lambda: one.runner.relay._stopping)
+    assert one.runner.relay.run_pass().claimed == 0, "and a pass that was under way is over"
     one.app.actor(Shop, "t").start("milk")
     assert one.runner.relay.run_pass().claimed == 0
     assert [row["attempts"] for row in jobs(one.app, "t")] == [0]
