@@ -20,7 +20,7 @@ from akter.errors import ConfigurationError, DeclarationError
 from akter.fault import Point
 from akter.runner import retention
 from akter.runner.retention import kept
-from akter.store.retention import begin, old_events, old_receipts, take
+from akter.store.retention import begin, old_events, old_receipts, prune, take
 from akter.tables import IDENTITY, SCHEMA
 from akter.testing import advance, crash_next, inspect, pause_next, receipts, settle, sweep
 
@@ -308,6 +308,42 @@ def test_two_sweeps_of_one_type_wait_for_each_other(app: Akter, beside: Any, sta
         beside.until_waiting()
         assert not waiting.done()
     assert {found.actor_type: (found.receipts, found.events) for found in waiting.result(20)}["Brief"] == (1, 1)
+
+
+def test_a_batch_waits_for_the_batch_of_another_sweep_also_when_both_took_the_type(
+    app: Akter, monkeypatch: pytest.MonkeyPatch, beside: Any, start: Callable[..., Future[Any]]
+) -> None:
+    monkeypatch.setattr(retention, "BATCH", 2)
+    monkeypatch.setattr("akter.store.retention._PATIENCE_MS", 60_000)
+    brief = app.actor(Brief, "b")
+    for _ in range(5):
+        brief.add()
+    advance(app, 2 * DAY)
+    between, go_on = threading.Event(), threading.Event()
+
+    class Stop:
+        """Holds the sweep between its first batch and its second."""
+
+        def is_set(self) -> bool:
+            return False
+
+        def wait(self, seconds: float) -> None:
+            between.set()
+            assert go_on.wait(60)
+
+    sweeping = start(retention.Sweeper(app, Stop()).sweep)  # type: ignore[arg-type]
+    assert between.wait(60)
+    try:
+        with app.engine.connect().execution_options(schema_translate_map={SCHEMA: app.schema}) as other, other.begin():
+            begin(other, "retention:Brief")
+            go_on.set()
+            beside.until_waiting()
+            values = {"actor_type": "Brief", "from_ms": 0, "past_ms": 122_000, "limit": 2}
+            assert prune(other, old_receipts(), **values)[:2] == (2, 2)
+    finally:
+        go_on.set()
+    assert [found.receipts for found in sweeping.result(60) if found.actor_type == "Brief"] == [3]
+    assert receipts(app, brief) == ()
 
 
 @conformance("RET-13")

@@ -85,6 +85,23 @@ def test_events_are_held_for_followers_that_no_relay_has_marked_yet(shop: Node, 
     assert events(beside) == []
 
 
+@pytest.mark.conformance("SUB-47")
+def test_events_that_go_before_a_feed_is_spread_are_one_gap_to_those_that_no_relay_has_marked(
+    shop: Node, beside: Any, followers: Callable[..., Any]
+) -> None:
+    shop.app.actor(Watcher, "w").watch("s")
+    shop.runner.drain()
+    place(shop, "one", "two")
+    advance(shop.app, KEPT + HELD + A_SECOND)
+    sweep(shop.app)
+    assert events(beside) == []
+    assert followers("delivered", "due_at_ms") == [(0, None)], "it was told of nothing yet, so it is not moved on"
+    place(shop, "after")
+    shop.runner.drain()
+    assert state(shop.app, shop.app.actor(Watcher, "w"))["gaps"] == ["s:0-2"]
+    assert items(shop.app, Watcher, "w") == ["s:after"]
+
+
 @pytest.mark.conformance("SUB-48")
 def test_from_the_start_of_a_pruned_history_the_gap_is_told_first(shop: Node, beside: Any) -> None:
     place(shop, "one", "two", "three")

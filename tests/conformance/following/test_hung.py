@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 from nodes import eventually
-from shops import Node, Shop, Watcher, items, told
+from shops import Node, Placed, Shop, Watcher, items, told
 
+from akter import Actor, CursorRejected, command, subscription
 from akter.operating import Operator
+from akter.testing import pause_next
 
 Make = Callable[..., Node]
 LIMIT = {"execution": 0.3}
@@ -131,3 +134,65 @@ def test_a_follower_whose_handler_hung_is_not_due_at_once_for_the_next_process(n
     )
     assert row[:2] == (1, "Unavailable: its handler did not return within its time limit")
     assert row[2] <= 1000
+
+
+class Reader(Actor):
+    """Does not come back when it hears that there is no such cursor."""
+
+    @subscription(Placed, source=Shop)
+    def told(self, event: Placed | CursorRejected) -> None:
+        if isinstance(event, CursorRejected):
+            told(f"reader {self.id}", event.source, "stuck")
+
+    @command
+    def read(self, shop: str) -> None:
+        self.subscribe(self.told, self.actor(Shop, shop), since="7")
+
+
+def counted_as_hung(one: Node, beside: Any, caplog: pytest.LogCaptureFixture, kind: str) -> None:
+    """Wait until the only thread of the family `kind` is told, shown on its row and counted."""
+    eventually("it is counted", lambda: one.runner.overdue == 1)
+    assert one.runner.failed
+    why = "SELECT last_error FROM {akter}.actor_outbox WHERE kind = :kind"
+    eventually("its row says so", lambda: beside(why, kind=kind) == [(STUCK + one.runner.label,)])
+    (late,) = named(caplog, "relay.past_its_limit")
+    assert late.akter_thread.startswith(f"akter-{kind}-")
+    assert [(hung.akter_family, hung.akter_threads) for hung in named(caplog, "relay.hung")] == [(kind, 1)]
+
+
+def test_the_thread_of_a_feed_past_its_lease_is_counted_like_one_in_a_handler(
+    node: Make, beside: Any, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one = node(Shop, Watcher, heartbeat=0.05, lanes={"feed": 1})
+    watched(one, "w")
+    place(one, "kettle")
+    ((id,),) = beside("SELECT intent_id FROM {akter}.actor_outbox WHERE kind = 'feed'")
+    with pause_next(one.app, "after_claim", command_id=id) as pause:
+        one.runner.start()
+        pause.wait()
+        with monkeypatch.context() as late:
+            late.setattr("akter.runner.handling.time", Later())
+            counted_as_hung(one, beside, caplog, "feed")
+        pause.release()
+    eventually("it is well again", lambda: one.runner.overdue == 0 and not one.runner.failed)
+    one.runner.wake()
+    eventually("it is told", lambda: items(one.app, Watcher, "w") == ["s:kettle"])
+
+
+class Later:
+    """The clock that handlers are held against, an hour ahead."""
+
+    def monotonic(self) -> float:
+        return time.monotonic() + 3600.0
+
+
+def test_the_thread_of_a_control_in_a_handler_past_its_limit_is_counted(
+    node: Make, beside: Any, leave: threading.Event, caplog: pytest.LogCaptureFixture
+) -> None:
+    one = node(Shop, Reader, heartbeat=0.05, lanes={"control": 1}, app=LIMIT)
+    one.app.actor(Reader, "r").read("s")
+    one.runner.start()
+    one.runner.wake()
+    counted_as_hung(one, beside, caplog, "control")
+    leave.set()
+    eventually("it is well again", lambda: one.runner.overdue == 0 and not one.runner.failed)

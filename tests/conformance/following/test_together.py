@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from concurrent.futures import Future
 from datetime import timedelta
@@ -15,6 +16,7 @@ from sqlalchemy import text
 from akter import Actor, command, subscription
 from akter.following import Following
 from akter.identity import address
+from akter.runner.queued import Site
 from akter.testing import advance, crash_next, pause_next
 
 LEASE = timedelta(seconds=38)
@@ -48,6 +50,17 @@ def crowd(node: Callable[..., Node]) -> Node:
 
 def place(node: Node, *names: str, shop: str = "s") -> None:
     node.app.actor(Shop, shop).place(items=list(names))
+
+
+def mark_the_other_way_round(crowd: Node, beside: Any) -> None:
+    """Place a kettle and let all become due, to be claimed in the opposite order of their names."""
+    place(crowd, "kettle")
+    crowd.runner.relay.run_pass()
+    beside.until("they are due", lambda: beside("SELECT count(due_at_ms) FROM {akter}.actor_subscriptions") == [(24,)])
+    beside(
+        """UPDATE {akter}.actor_subscriptions SET due_at_ms = due_at_ms - 1000 * substr(subscriber_id, 2)::int
+        WHERE due_at_ms IS NOT NULL AND subscriber_id <> 'first'"""
+    )
 
 
 def heard(node: Node) -> dict[str, list[str]]:
@@ -175,6 +188,54 @@ def test_one_that_ended_its_subscription_meanwhile_hears_nothing_more(
     assert summary()["s", "Placed"] == 23
 
 
+@pytest.mark.conformance("SUB-34")
+def test_one_that_ended_its_subscription_is_ended_by_the_group_that_would_have_told_it(
+    crowd: Node, start: Callable[..., Future[Any]], beside: Any, followers: Callable[..., Any], summary: Callable[..., Any]
+) -> None:
+    mark_the_other_way_round(crowd, beside)
+    free = threading.Event()
+
+    def hold_the_end(point: str, subject: Any) -> None:
+        if point == "after_claim" and isinstance(subject, Site) and subject.address.actor_type == "Watcher":
+            free.wait(PATIENCE)
+
+    crowd.app.faults.watch(hold_the_end)
+    try:
+        # One of those that are claimed first, so it is not alone.
+        with pause_next(crowd.app, "before_delivery", command_id=_told_as("w22")) as pause:
+            draining = start(crowd.runner.drain)
+            pause.wait()
+            crowd.app.actor(Watcher, "w22").forget("s")
+            pause.release()
+            columns = ("subscriber_id", "epoch", "active", "due_at_ms")
+            # Under the epoch that was told; the request to end it, which has the next one, is held.
+            ended = [("w22", 1, False, None)]
+            beside.until("it is ended", lambda: [row for row in followers(*columns) if not row[2]] == ended)
+    finally:
+        free.set()
+    draining.result(PATIENCE)
+    crowd.runner.drain()
+    assert [row for row in followers(*columns) if not row[2]] == [("w22", 2, False, None)]
+    assert heard(crowd) == all_heard("kettle", but="w22")
+    assert summary()["s", "Placed"] == 23
+
+
+def test_what_was_tried_before_does_not_share_again(crowd: Node, beside: Any) -> None:
+    mark_the_other_way_round(crowd, beside)
+    crash_next(crowd.app, "before_commit")
+    crowd.runner.drain()
+    waiting = "SELECT subscriber_id, attempts FROM {akter}.actor_subscriptions WHERE due_at_ms IS NOT NULL ORDER BY 1"
+    died = beside(waiting)
+    assert len(died) > 1
+    assert {attempts for _, attempts in died} == {1}
+    advance(crowd.app, LEASE, crowd.runner)
+    assert heard(crowd) == all_heard("kettle")
+    names = [name for name, _ in died]
+    apart = "SELECT count(DISTINCT xmin::text), count(*) FROM {akter}.actor_receipts WHERE command = 'told' AND actor_id = ANY(:names)"
+    assert beside(apart, names=names) == [(len(names), len(names))]
+    assert max(told.times[f"watcher {name}", "s", "kettle"] for name in names) == 2
+
+
 def test_one_that_wants_sql_of_its_own_is_told_alone_and_once(node: Callable[..., Node], beside: Any) -> None:
     one = node(Shop, Clerk)
     beside("CREATE TABLE written (clerk text, item text)")
@@ -223,14 +284,7 @@ def test_their_rows_are_locked_in_the_order_of_their_names(
     crowd: Node, beside: Any, other_engine: sqlalchemy.Engine, akter_schema: str, start: Callable[..., Future[Any]]
 ) -> None:
     row = f"""SELECT 1 FROM "{akter_schema}".actor_subscriptions WHERE subscriber_id = '%s' FOR UPDATE NOWAIT"""
-    place(crowd, "kettle")
-    crowd.runner.relay.run_pass()
-    beside.until("they are due", lambda: beside("SELECT count(due_at_ms) FROM {akter}.actor_subscriptions") == [(24,)])
-    # Claimed the other way round.
-    beside(
-        """UPDATE {akter}.actor_subscriptions SET due_at_ms = due_at_ms - 1000 * substr(subscriber_id, 2)::int
-        WHERE due_at_ms IS NOT NULL AND subscriber_id <> 'first'"""
-    )
+    mark_the_other_way_round(crowd, beside)
     # As a feed does that is marking them: it holds the first, and comes to the others.
     with pause_next(crowd.app, "before_delivery", command_id=_told_as("w00")) as pause:
         draining = start(crowd.runner.drain)
