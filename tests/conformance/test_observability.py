@@ -345,7 +345,7 @@ def test_one_runner_of_all_samples(akter_app: Callable[..., Akter], beside: Any)
         beside.until("all are there", lambda: beside.count("actor_runners") == 3)
         beside.until("one has sampled", lambda: any("akter.outbox.rows" in seen.metrics() for seen in everything))
         for runner in runners:
-            runner._sampler._next = 0.0
+            runner._heartbeat._sampler._next = 0.0
         told: set[int] = set()
         for _ in range(40):
             told |= {number for number, seen in enumerate(everything) if "akter.outbox.rows" in seen.metrics()}

@@ -152,8 +152,8 @@ def test_many_timers_that_nobody_here_can_deliver_cost_few_looks(node: Make, bes
 
     one.runner.relay.run_pass = run_pass  # type: ignore[method-assign]
     fill = FILL.format(schema="{akter}").replace("%%", "%").replace("{{}}", "{}")
-    for name in ("kind", "target", "rows", "due"):
-        fill = fill.replace(f"%({name})s", {"kind": "'intent'", "target": "'Ghost'", "rows": "2000", "due": ":due"}[name])
+    for name, value in {"name": "'ghost-'", "kind": "'intent'", "target": "'Ghost'", "rows": "2000", "due": ":due"}.items():
+        fill = fill.replace(f"%({name})s", value)
     now = beside("SELECT floor(extract(epoch FROM clock_timestamp()) * 1000)::bigint")[0][0]
     # One a millisecond, for two seconds.
     beside(
@@ -196,9 +196,7 @@ def test_what_is_due_next_is_read_off_the_front_of_the_index(akter_database: str
     with psycopg.connect(akter_database.replace("+psycopg", ""), autocommit=True) as connection:
         fill = FILL.format(schema=f'"{akter_schema}"').encode()
         for kind, rows, due in (("intent", 10_000, 0), ("job", 10_000, 0), ("intent", 200_000, 2**52)):
-            connection.execute(
-                fill.replace(b"'ghost-'", f"'{kind}-{due}-'".encode()), {"rows": rows, "kind": kind, "target": "Ghost", "due": due}
-            )
+            connection.execute(fill, {"name": f"{kind}-{due}-", "rows": rows, "kind": kind, "target": "Ghost", "due": due})
         connection.execute(f'ANALYZE "{akter_schema}".actor_outbox'.encode())
         connection.execute(f"SET plan_cache_mode = {mode}".encode())
         connection.execute(b"PREPARE following AS " + statement.sql)
