@@ -128,7 +128,8 @@ class Akter(Looking):
         return cast(A, Handle(definition, locate(kind, around.tenant, id), self, around.caller))
 
     def new(self, kind: type[A]) -> A:
-        """A handle of an actor with a new random id, which sorts by time."""
+        """A handle of an actor with a new random id, which sorts by time; raises what `actor` raises for the class."""
+        registry.known(self.actors, kind, "new(...) takes an Actor subclass")
         return self.actor(kind, new_id())
 
     def command_id(self, id: str | CommandId, *, scope: str | None = None) -> AbstractContextManager[None]:

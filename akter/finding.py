@@ -110,7 +110,8 @@ def _waiting(count: Count) -> list[Finding]:
     said = f"{count.rows} {count.kind} {'row' if count.rows == 1 else 'rows'} for {count.target_type}"
     only = f"--type {count.target_type}"
     if count.reason == "unknown type":
-        remedy = f"run a process that registers {count.target_type}, or: akter outbox list --reason 'unknown type' {only}"
+        listed = "subscriptions list" if count.kind == "subscription" else "outbox list --reason 'unknown type'"
+        remedy = f"run a process that registers {count.target_type}, or: akter {listed} {only}"
         return [Finding("unknown type", f"{said} due and no live runner serves that type", remedy)]
     if count.reason == "unknown schedule":
         remedy = "run the code that has it; if it left the code, nothing: its rows are deleted a day after their time"

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
+from typing import cast
 
 from sqlalchemy import Connection
 
-from akter.errors import AkterError
+from akter import given
+from akter.errors import AkterError, PayloadInvalid
 from akter.store import letter
 from akter.store.letter import MOST, Acted, Action, Letter, Which
 
@@ -44,6 +46,8 @@ class Letters:
         after: Letter | None = None,
     ) -> list[Letter]:
         """A page of letters, the oldest first; the next one begins `after` the last one's."""
+        given.number("list", "limit", limit)
+        _check("list", Which(ids, actor_type, job, ambiguous))
         cursor = None if after is None else (after.dead_at_ms, after.job_id)
         with self._reading() as connection:
             return letter.page(connection, Which(ids, actor_type, job, ambiguous), limit=limit, after=cursor)
@@ -78,6 +82,8 @@ class Letters:
         return self._act("discard", Which(ids, actor_type, job, ambiguous), provider_checked, why)
 
     def _act(self, action: Action, which: Which, checked: bool, why: str) -> Sequence[Acted]:
+        _check(action, which)
+        given.texts(action, why=why)
         if which == Which():
             raise AkterError(f"say which letters to {action}: by their ids, or by actor_type, job or ambiguous")
         with self._writing() as connection:
@@ -96,6 +102,15 @@ class Letters:
             if done and action == "retry":
                 self._hint(connection)
         return done
+
+
+def _check(verb: str, which: Which) -> None:
+    given.optional(verb, actor_type=which.actor_type, job=which.job)
+    # One id in place of a list of them would be taken for its letters.
+    if isinstance(which.ids, str) or not isinstance(cast(object, which.ids), Sequence):
+        raise PayloadInvalid(f"{verb}(...): ids is a list of job ids, not {which.ids!r}")
+    for id in which.ids:
+        given.texts(verb, ids=id)
 
 
 __all__ = ["MOST", "Acted", "Letter", "Letters"]

@@ -97,7 +97,7 @@ class Looking:
         Those of the tenant around, and only for the deployment's own code: raises `Unauthorized` for any other caller, `UnknownActor` for
         a class that is not registered and `PayloadInvalid` for a limit that is not from 1 to 10 000.
         """
-        around, definition = ambient(self), registry.known(self.actors, kind)
+        around, definition = ambient(self), registry.known(self.actors, kind, "ids(...) takes an Actor subclass")
         if inside() is not None:
             raise InsideTurn("actors are listed outside turns and queries: a list inside one would not be part of its snapshot")
         if not isinstance(around.caller, System):

@@ -9,13 +9,13 @@ import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from sqlalchemy import Connection, Engine
 from sqlalchemy.exc import DBAPIError
 
-from akter import encoding, schema_state
-from akter.errors import AkterError, ConfigurationError
+from akter import encoding, given, schema_state
+from akter.errors import AkterError, ConfigurationError, PayloadInvalid
 from akter.finding import Finding, findings, kept_back, unreadable
 from akter.identity import DEFAULT_TENANT, Address, Placement, address
 from akter.letters import Letters
@@ -77,10 +77,14 @@ class Operator:
             operator.discard(row.intent_id, why="the shop closed")
 
     Every statement is limited to ten seconds. What it changes commits with its audit row, or not at all. Raises `SchemaError` where there
-    are no tables of akter's, or none that its role may read.
+    are no tables of akter's, or none that its role may read, and `PayloadInvalid` for an argument that cannot be looked for, such as a
+    class in place of its stored name.
     """
 
     def __init__(self, engine: Engine, *, schema: str = SCHEMA, by: str = "") -> None:
+        if not isinstance(cast(object, engine), Engine):
+            raise ConfigurationError(f"Operator(...) takes an Engine, create_engine(...) or app.engine, not {engine!r}")
+        given.texts("Operator", schema=schema, by=by)
         self._engine, self._schema, self._by = engine, schema, by
 
     @property
@@ -111,6 +115,12 @@ class Operator:
         intent_id: str | None = None,
     ) -> list[Waiting]:
         """A page of the rows that wait; the next page begins `after` the `cursor` of the last row."""
+        given.number("waiting", "limit", limit)
+        given.optional("waiting", target_type=target_type, intent_id=intent_id)
+        if reason is not None:
+            given.one_of("waiting", "reason", reason, backlog.REASONS)
+        if after is not None and not _is_cursor(after):
+            raise PayloadInvalid(f"waiting(...): after is the cursor of the last row of a page, not {after!r}")
         with self._reading() as connection:
             served, paused = presence.served(presence.present(connection)), _pauses(presence.paused(connection))
             wanted = {"reason": reason, "target_type": target_type, "intent_id": intent_id}
@@ -139,6 +149,7 @@ class Operator:
         stuck. A runner whose seats are all taken by slow handlers still looks; one all of whose threads of a family are in handlers past
         their time limit is hung. Raises `ConfigurationError` for what is no time.
         """
+        given.texts("health", label=label)
         checked("health: silent", silent)
         checked("health: idle", idle)
         with self._reading() as connection:
@@ -162,6 +173,7 @@ class Operator:
 
     def discard(self, intent_id: str, *, why: str = "") -> None:
         """Delete a message for ever; its audit row keeps it. Raises `AkterError` when it is not there or a runner holds it."""
+        given.texts("discard", intent_id=intent_id, why=why)
         with self._writing() as connection:
             _check(intent_id, repair.discard(connection, intent_id, self._by, why))
 
@@ -170,19 +182,25 @@ class Operator:
 
         Whether the receiver can read it shows when it is delivered. Raises `AkterError` when it is not there or a runner holds it.
         """
-        if not to or not set(to) <= {"target_type", "target_id", "command"}:
+        given.texts("redirect", intent_id=intent_id, why=why)
+        if not isinstance(cast(object, to), Mapping) or not to or not set(to) <= {"target_type", "target_id", "command"}:
             raise ConfigurationError("a redirect says what changes: target_type, target_id or command")
+        given.texts("redirect", **to)
         with self._writing() as connection:
             _check(intent_id, repair.redirect(connection, intent_id, to, self._by, why))
             self._hint(connection)
 
     def pause(self, family: str, target_type: str = "", *, why: str = "") -> bool:
         """Let no runner claim work of a family, or of one type in it; returns whether it was not paused before. What runs goes on."""
+        given.one_of("pause", "family", family, list(backlog.KIND))
+        given.texts("pause", target_type=target_type, why=why)
         with self._writing() as connection:
             return presence.pause(connection, family, target_type, why)
 
     def resume(self, family: str, target_type: str = "") -> bool:
         """Let it be claimed again, now; returns whether it was paused."""
+        given.one_of("resume", "family", family, list(backlog.KIND))
+        given.texts("resume", target_type=target_type)
         with self._writing() as connection:
             was = presence.resume(connection, family, target_type)
             self._hint(connection)
@@ -193,6 +211,8 @@ class Operator:
 
         Raises `AkterError` for a type that was never stored here.
         """
+        given.texts("actors", kind=kind, tenant=tenant, after=after)
+        given.number("actors", "limit", limit)
         with self._reading() as connection:
             _placement(connection, kind)
             wanted = {"actor_type": kind, "tenant_id": tenant, "after": after, "limit": limit}
@@ -200,6 +220,8 @@ class Operator:
 
     def life(self, kind: str, id: str, *, tenant: str = DEFAULT_TENANT, limit: int = 100) -> Life:
         """What is stored of one actor, the newest `limit` rows of each kind; raises `AkterError` when that is nothing."""
+        given.texts("life", kind=kind, id=id, tenant=tenant)
+        given.number("life", "limit", limit)
         with self._reading() as connection:
             where = _located(connection, kind, id, tenant)
             if (found := life.read(connection, where, limit)) is None:
@@ -211,6 +233,7 @@ class Operator:
 
         What becomes of its messages, timers, jobs, receipts and events says `docs/inspecting.md`.
         """
+        given.texts("reset", kind=kind, id=id, tenant=tenant, why=why)
         with self._removing(kind, id, tenant) as (connection, where):
             return removal.reset(connection, where, self._by, why)
 
@@ -219,6 +242,7 @@ class Operator:
 
         Its receipts stay until retention takes them, so that no command of its life runs again, unless they are to go, too.
         """
+        given.texts("delete", kind=kind, id=id, tenant=tenant, why=why)
         with self._removing(kind, id, tenant) as (connection, where):
             return removal.erase(connection, where, self._by, why, with_receipts=with_receipts)
 
@@ -242,6 +266,9 @@ class Operator:
 
     def lagging(self, *, limit: int = 100, attempts: int = 0, subscriber_type: str | None = None) -> list[Lagging]:
         """Followers of events that are behind, the one that is due longest first; only those tried `attempts` times or more."""
+        given.number("lagging", "limit", limit)
+        given.number("lagging", "attempts", attempts, least=0, most=2_147_483_647)
+        given.optional("lagging", subscriber_type=subscriber_type)
         with self._reading() as connection:
             return lagging.page(connection, limit=limit, attempts=attempts, subscriber_type=subscriber_type)
 
@@ -253,6 +280,9 @@ class Operator:
         It is told of a `Gap`, or counts one. `subscriber_id` is for subscriptions without `to`. Raises `AkterError` when nobody follows so,
         when it is past that or the source not yet there, and while a runner tells it.
         """
+        given.texts("skip_events", source=source, subscription=subscription, subscriber_id=subscriber_id, tenant=tenant, why=why)
+        if isinstance(cast(object, through), bool) or not isinstance(cast(object, through), int) or through < 1:
+            raise PayloadInvalid(f"skip_events(...): through is the number of the last event to pass over, 1 or more, not {through!r}")
         (kind, _, id), (follower, _, name) = source.partition("/"), subscription.partition(".")
         with self._writing() as connection:
             who = Name(follower, name, subscriber_id)
@@ -265,6 +295,7 @@ class Operator:
 
     def forget_subscription(self, subscription: str, *, why: str = "") -> int:
         """Forget `subscription`, "Type.name", which left the code together with its type; returns how many sources it followed."""
+        given.texts("forget_subscription", subscription=subscription, why=why)
         follower, _, name = subscription.partition(".")
         with self._writing() as connection:
             return lagging.forget(connection, follower, name, self._by, why)
@@ -309,6 +340,10 @@ _UNSKIPPED = {
 
 def _pauses(found: Sequence[Mapping[str, Any]]) -> backlog.Pauses:
     return frozenset((row["family"], row["target"]) for row in found)
+
+
+def _is_cursor(after: object) -> bool:
+    return isinstance(after, tuple) and [type(part) for part in cast(tuple[object, ...], after)] == [int, str, int, str]
 
 
 def _check(intent_id: str, done: repair.Done) -> None:

@@ -32,11 +32,11 @@ def register(actors: Iterable[type[Actor]]) -> dict[str, Definition]:
     return found
 
 
-def known(actors: dict[str, Definition], kind: type[Actor]) -> Definition:
+def known(actors: dict[str, Definition], kind: type[Actor], takes: str = "actor(...) takes an Actor subclass and an id") -> Definition:
     """The definition of a registered class; raises `TypeError` for no actor and `UnknownActor` for one that is not registered."""
     definition = getattr(kind, "__akter__", None)
     if not isinstance(definition, Definition):
-        raise TypeError("actor(...) takes an Actor subclass and an id")
+        raise TypeError(takes)
     if actors.get(definition.name) is not definition:
         raise UnknownActor(f"{kind.__name__} is not registered with this Akter: add it to actors=[...]")
     return definition

@@ -223,6 +223,9 @@ def test_actors_are_listed_in_pages_by_their_ids(app: Akter, operator: Operator)
     for limit in (0, 10_001, True, "10"):
         with pytest.raises(PayloadInvalid, match="ids.*: limit is a number from 1 to 10000"):
             app.ids(Order, limit=limit)  # type: ignore[arg-type]
+    for call in (app.ids, app.new):
+        with pytest.raises(TypeError, match=rf"^{call.__name__}\(\.\.\.\) takes an Actor subclass$"):
+            call("Order")  # type: ignore[arg-type]
     with app.acting_as(User("ada")), pytest.raises(Unauthorized, match="only the deployment's own code may list actors"):
         app.ids(Order)
 

@@ -16,7 +16,7 @@ from sqlalchemy import make_url
 from akter import Runner
 from akter.app import Akter
 from akter.cli import main
-from akter.errors import ConfigurationError, SchemaMissing
+from akter.errors import ConfigurationError, PayloadInvalid, SchemaMissing
 from akter.operating import Operator
 from akter.testing import settle
 
@@ -121,3 +121,92 @@ def test_a_type_that_nobody_knows_is_no_good_news_either(cli: Invoke, app: Akter
         runner.drain()
         served = cli("outbox", "list", "--type", "Parcel")
         assert (served.exit_code, served.output) == (0, "nothing waits\n")
+
+
+ASKING: dict[str, Callable[[Operator, Any], object]] = {
+    "waiting": lambda operator, value: operator.waiting(target_type=value),
+    "waiting id": lambda operator, value: operator.waiting(intent_id=value),
+    "lagging": lambda operator, value: operator.lagging(subscriber_type=value),
+    "health": lambda operator, value: operator.health(label=value),
+    "discard": lambda operator, value: operator.discard(value),
+    "redirect": lambda operator, value: operator.redirect(value, to={"command": "move"}),
+    "redirect to": lambda operator, value: operator.redirect("some-id", to={"target_type": value}),
+    "pause": lambda operator, value: operator.pause("intents", value),
+    "resume": lambda operator, value: operator.resume("intents", value),
+    "actors": lambda operator, value: operator.actors(value),
+    "life": lambda operator, value: operator.life(value, "p"),
+    "life id": lambda operator, value: operator.life("Parcel", value),
+    "life tenant": lambda operator, value: operator.life("Parcel", "p", tenant=value),
+    "reset": lambda operator, value: operator.reset(value, "p"),
+    "reset why": lambda operator, value: operator.reset("Parcel", "p", why=value),
+    "delete": lambda operator, value: operator.delete(value, "p"),
+    "skip_events": lambda operator, value: operator.skip_events(value, "Crate.told", through=1),
+    "skip_events tenant": lambda operator, value: operator.skip_events("Parcel/p", "Crate.told", tenant=value, through=1),
+    "forget_subscription": lambda operator, value: operator.forget_subscription(value),
+    "list": lambda operator, value: operator.letters.list(actor_type=value),
+    "list ids": lambda operator, value: operator.letters.list([value]),
+    "retry": lambda operator, value: operator.letters.retry(job=value),
+    "discard letters": lambda operator, value: operator.letters.discard([value]),
+}
+
+
+@pytest.mark.parametrize("asked", ASKING)
+@pytest.mark.parametrize(
+    ("value", "said"),
+    [
+        (Parcel, "is the stored name of a class, not the class itself: say 'Parcel'"),
+        (7, "must be text, not int: pass str(...)"),
+        ("a\0b", "must not contain a NUL character"),
+        ("a\udcff", "must not contain a lone surrogate"),
+    ],
+    ids=["class", "number", "nul", "surrogate"],
+)
+def test_an_operator_is_told_in_words_what_cannot_be_looked_for(operator: Operator, asked: str, value: object, said: str) -> None:
+    with pytest.raises(PayloadInvalid) as refused:
+        ASKING[asked](operator, value)
+    assert str(refused.value).startswith(f"{asked.split()[0]}(...): ")
+    assert str(refused.value).endswith(said)
+
+
+NUMBERS: dict[str, Callable[[Operator, Any], object]] = {
+    "waiting(...): limit": lambda operator, value: operator.waiting(limit=value),
+    "lagging(...): limit": lambda operator, value: operator.lagging(limit=value),
+    "lagging(...): attempts": lambda operator, value: operator.lagging(attempts=value),
+    "actors(...): limit": lambda operator, value: operator.actors("Parcel", limit=value),
+    "life(...): limit": lambda operator, value: operator.life("Parcel", "p", limit=value),
+    "list(...): limit": lambda operator, value: operator.letters.list(limit=value),
+    "skip_events(...): through": lambda operator, value: operator.skip_events("Parcel/p", "Crate.told", through=value),
+}
+
+
+@pytest.mark.parametrize("asked", NUMBERS)
+@pytest.mark.parametrize("value", [-1, "5", None, 1.5, True])
+def test_an_operator_is_told_in_words_what_is_no_number_of_rows(operator: Operator, asked: str, value: object) -> None:
+    with pytest.raises(PayloadInvalid) as refused:
+        NUMBERS[asked](operator, value)
+    assert str(refused.value).startswith(f"{asked} is ")
+    assert str(refused.value).endswith(f"not {value!r}")
+
+
+def test_an_operator_is_told_which_words_there_are(operator: Operator) -> None:
+    families = "family is one of intents, jobs, feed, control, subscription, not 'messages'"
+    wrong: Any = "messages"
+    with pytest.raises(PayloadInvalid, match=families):
+        operator.pause(wrong)
+    with pytest.raises(PayloadInvalid, match=families):
+        operator.resume(wrong)
+    with pytest.raises(PayloadInvalid, match="reason is one of due, .*, not 'messages'"):
+        operator.waiting(reason=wrong)
+    with pytest.raises(PayloadInvalid, match="after is the cursor of the last row of a page, not 'messages'"):
+        operator.waiting(after=wrong)
+    with pytest.raises(PayloadInvalid, match="ids is a list of job ids, not 'messages'"):
+        operator.letters.retry(wrong)
+    with pytest.raises(ConfigurationError, match="a redirect says what changes"):
+        operator.redirect("some-id", to=wrong)
+    with pytest.raises(ConfigurationError, match="takes an Engine, create_engine.* not 'messages'"):
+        Operator(wrong)
+
+
+def test_an_argument_that_is_no_utf8_is_refused_without_a_traceback(akter: Callable[..., Any]) -> None:
+    said = akter("inspect", "Parcel", "p\udcff")
+    assert (said.code, said.err) == (1, "Error: life(...): id must not contain a lone surrogate\n")

@@ -134,6 +134,18 @@ def test_the_doctor_names_one_that_is_stuck_and_what_to_do(stuck: Node, operator
     assert items(stuck.app, Watcher, "w") == ["s:one", "s:two"]
 
 
+def test_the_doctor_names_the_command_that_shows_followers_which_nobody_serves(
+    stuck: Node, operator: Operator, run: Callable[..., Any]
+) -> None:
+    stuck.runner.stop()
+    advance(stuck.app, timedelta(seconds=600))
+    found = {finding.finding: finding.remedy for finding in operator.findings() if finding.name == "unknown type"}
+    remedy = "run a process that registers Watcher, or: akter subscriptions list --type Watcher"
+    assert found["1 subscription row for Watcher due and no live runner serves that type"] == remedy
+    shown = run(*remedy.partition("akter subscriptions ")[2].split())
+    assert (shown.exit_code, shown.output.splitlines()[1].split()[:4]) == (0, ["default", "Shop/s", "Watcher.told", "w"])
+
+
 def test_a_subscription_whose_type_left_the_code_is_forgotten(
     shop: Node, node: Callable[..., Node], beside: Any, run: Callable[..., Any], summary: Callable[[], Any]
 ) -> None:
