@@ -48,7 +48,12 @@ ENDS = {
     "an exit": ("started()\ndelivered('a')\nsys.exit(3)", 3, ""),
     "an exit in a with block": ("with started():\n    delivered('a')\n    sys.exit(3)", 3, ""),
     "os._exit": ("started()\ndelivered('a')\nos._exit(4)", 4, ""),
-    "an interrupt": ("started()\ndelivered('a')\nsignal.raise_signal(signal.SIGINT)", -signal.SIGINT, "KeyboardInterrupt"),
+    # A program that a script runs in the background is born without Python's handler.
+    "an interrupt": (
+        "signal.signal(signal.SIGINT, signal.default_int_handler)\nstarted()\ndelivered('a')\nsignal.raise_signal(signal.SIGINT)",
+        -signal.SIGINT,
+        "KeyboardInterrupt",
+    ),
     "started in a thread": ("thread = threading.Thread(target=started)\nthread.start()\nthread.join()\ndelivered('a')", 0, ""),
     "a handler of atexit that sends": ("started()\ndelivered('a')\natexit.register(lambda: sent('last'))", 0, ""),
     "signal handlers stay": (

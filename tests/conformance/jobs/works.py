@@ -88,12 +88,12 @@ class Shop(Actor):
     """Asks for calls and keeps what it hears of them."""
 
     log: list[str] = []  # noqa: RUF012 - a state field's default is copied
-    work = Job(do, retry=Retry(attempts=2, base=1.0, cap=1.0), timeout=20.0, lease=LEASE.total_seconds())
-    bare = Job(do, retry=Retry(attempts=2, base=1.0, cap=1.0), timeout=20.0, lease=LEASE.total_seconds())
-    single = Job(do, retry=Retry(attempts=3, base=1.0, cap=1.0), timeout=20.0, lease=LEASE.total_seconds(), concurrency=1)
-    pair = Job(do, retry=Retry(attempts=3, base=1.0, cap=1.0), timeout=20.0, lease=LEASE.total_seconds(), concurrency=2)
+    work = Job(do, retry=Retry(attempts=2, base=1.0, cap=1.0), timeout=100.0, lease=LEASE.total_seconds())
+    bare = Job(do, retry=Retry(attempts=2, base=1.0, cap=1.0), timeout=100.0, lease=LEASE.total_seconds())
+    single = Job(do, retry=Retry(attempts=3, base=1.0, cap=1.0), timeout=100.0, lease=LEASE.total_seconds(), concurrency=1)
+    pair = Job(do, retry=Retry(attempts=3, base=1.0, cap=1.0), timeout=100.0, lease=LEASE.total_seconds(), concurrency=2)
     brief = Job(do, retry=Retry(attempts=1), timeout=0.1, lease=LEASE.total_seconds())
-    fleeting = Job(do, retry=Retry(attempts=3, base=1.0, cap=1.0), timeout=20.0, lease=3.0, concurrency=1)
+    fleeting = Job(do, retry=Retry(attempts=3, base=1.0, cap=1.0), timeout=100.0, lease=3.0, concurrency=1)
 
     @command
     def start(self, what: str, key: str | None = None, job: str = "work") -> str:
