@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import cast
 
 from akter.errors import PayloadInvalid
 from akter.identity import check_name
@@ -36,3 +37,8 @@ def number(verb: str, name: str, value: object, least: int = 1, most: int = LARG
     """Raise `PayloadInvalid` for what is no whole number from `least` to `most`."""
     if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
         raise PayloadInvalid(f"{verb}(...): {name} is a whole number from {least} to {most}, not {value!r}")
+
+
+def is_cursor(value: object) -> bool:
+    """Whether it is what a page of waiting rows ended with."""
+    return isinstance(value, tuple) and [type(part) for part in cast(tuple[object, ...], value)] == [int, str, int, str]

@@ -8,8 +8,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from sqlalchemy import Connection, Engine
 from sqlalchemy.exc import DBAPIError
@@ -20,6 +19,7 @@ from akter.finding import Finding, findings, kept_back, unreadable
 from akter.identity import DEFAULT_TENANT, Address, Placement, address
 from akter.letters import Letters
 from akter.limits import seconds as checked
+from akter.overview import Health, Overview
 from akter.registry import events_kept, readable
 from akter.store import apart, backlog, lagging, life, listing, presence, removal, repair
 from akter.store.backlog import Count, Cursor, Reason, Waiting
@@ -51,22 +51,6 @@ __all__ = [
 ]
 
 _PATIENCE = 10.0
-
-
-@dataclass(frozen=True, slots=True)
-class Overview:
-    """Who runs, what waits, and what is paused, as of one moment."""
-
-    runners: list[Present]
-    waiting: list[Count]
-    paused: list[dict[str, Any]]
-
-
-class Health(NamedTuple):
-    """Whether some runner lives and looks for work, and what is so or not so."""
-
-    good: bool
-    said: str
 
 
 class Operator:
@@ -119,7 +103,7 @@ class Operator:
         given.optional("waiting", target_type=target_type, intent_id=intent_id)
         if reason is not None:
             given.one_of("waiting", "reason", reason, backlog.REASONS)
-        if after is not None and not _is_cursor(after):
+        if after is not None and not given.is_cursor(after):
             raise PayloadInvalid(f"waiting(...): after is the cursor of the last row of a page, not {after!r}")
         with self._reading() as connection:
             served, paused = presence.served(presence.present(connection)), _pauses(presence.paused(connection))
@@ -340,10 +324,6 @@ _UNSKIPPED = {
 
 def _pauses(found: Sequence[Mapping[str, Any]]) -> backlog.Pauses:
     return frozenset((row["family"], row["target"]) for row in found)
-
-
-def _is_cursor(after: object) -> bool:
-    return isinstance(after, tuple) and [type(part) for part in cast(tuple[object, ...], after)] == [int, str, int, str]
 
 
 def _check(intent_id: str, done: repair.Done) -> None:

@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -34,6 +35,10 @@ def reachable() -> Iterator[Path]:
     directory = Path(tempfile.mkdtemp(prefix="akter-test-", dir=memory if roomy else "/var/tmp"))
     directory.chmod(0o1777)
     yield directory
+    # A server ends a moment after the last process that used it.
+    end = time.monotonic() + 60
+    while list(directory.rglob("postmaster.pid")) and time.monotonic() < end:
+        time.sleep(0.02)
     shutil.rmtree(directory)
 
 

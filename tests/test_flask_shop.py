@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -33,6 +34,10 @@ def place() -> Iterator[Path]:
     made = run(directory, "-m", "flask", "--app", "akter.examples.flask_shop", "init")
     assert made.returncode == 0, made.stderr
     yield directory
+    # The server ends a moment after the last process that used it.
+    end = time.monotonic() + 60
+    while (directory / "data" / "pgdata" / "postmaster.pid").exists() and time.monotonic() < end:
+        time.sleep(0.02)
     shutil.rmtree(directory)
 
 

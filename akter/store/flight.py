@@ -207,6 +207,7 @@ def _exchange(
 
 def _receive_one(pgconn: pq.abc.PGconn, results: list[pq.abc.PGresult]) -> bool:
     """The same for a statement that is not in a pipeline."""
+    _hand_on(pgconn)
     if not _receive_plain(pgconn, results):
         return False
     if not results or _is_farewell(results[-1]):
@@ -225,9 +226,7 @@ def _receive_plain(pgconn: pq.abc.PGconn, results: list[pq.abc.PGresult]) -> boo
 
 def _receive(pgconn: pq.abc.PGconn, results: list[pq.abc.PGresult]) -> bool:
     """Take what has arrived; whether that was all."""
-    while (notice := pgconn.notifies()) is not None:
-        if pgconn.notify_handler:
-            pgconn.notify_handler(notice)
+    _hand_on(pgconn)
     ended = False
     while not pgconn.is_busy():
         result = pgconn.get_result()
@@ -246,6 +245,13 @@ def _receive(pgconn: pq.abc.PGconn, results: list[pq.abc.PGresult]) -> bool:
     if pgconn.status == pq.ConnStatus.BAD:
         raise psycopg.OperationalError("the connection is closed")
     return False
+
+
+def _hand_on(pgconn: pq.abc.PGconn) -> None:
+    """Hand what was notified to whoever listens on the connection."""
+    while (notice := pgconn.notifies()) is not None:
+        if pgconn.notify_handler:
+            pgconn.notify_handler(notice)
 
 
 def _is_farewell(result: pq.abc.PGresult) -> bool:
