@@ -7,10 +7,8 @@ import re
 import shutil
 import subprocess
 import sys
-import tempfile
-import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 import psycopg
@@ -27,27 +25,6 @@ FORTY = HEADER + "".join(
 )
 
 
-@contextmanager
-def reachable() -> Iterator[Path]:
-    """A directory that the account of an embedded PostgreSQL can reach, too."""
-    memory = Path("/dev/shm")
-    roomy = memory.is_dir() and shutil.disk_usage(memory).free > 1 << 30
-    directory = Path(tempfile.mkdtemp(prefix="akter-test-", dir=memory if roomy else "/var/tmp"))
-    directory.chmod(0o1777)
-    yield directory
-    # A server ends a moment after the last process that used it.
-    end = time.monotonic() + 60
-    while list(directory.rglob("postmaster.pid")) and time.monotonic() < end:
-        time.sleep(0.02)
-    shutil.rmtree(directory)
-
-
-@pytest.fixture
-def place() -> Iterator[Path]:
-    with reachable() as directory:
-        yield directory
-
-
 def run(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
     # Where there is no terminal, and no colour is asked for.
     kept = {name: value for name, value in os.environ.items() if name not in ("FORCE_COLOR", "COLUMNS", "TTY_COMPATIBLE")}
@@ -60,7 +37,7 @@ def demo(place: Path, content: str | bytes, *options: str) -> subprocess.Complet
 
 
 @pytest.fixture(scope="module")
-def finished() -> Iterator[Path]:
+def finished(reachable: Callable[[], AbstractContextManager[Path]]) -> Iterator[Path]:
     """A place with the data of a demo that ended well."""
     with reachable() as directory:
         ran = demo(directory, FORTY, "--data", "data")

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import importlib.util
 import os
-import shutil
 import signal
 import subprocess
 import sys
-import tempfile
-import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 import pytest
@@ -25,20 +23,12 @@ pytestmark = pytest.mark.skipif(importlib.util.find_spec("flask") is None, reaso
 
 
 @pytest.fixture
-def place() -> Iterator[Path]:
-    """A directory that the account of an embedded PostgreSQL can reach, too, with the shop's tables."""
-    memory = Path("/dev/shm")
-    roomy = memory.is_dir() and shutil.disk_usage(memory).free > 1 << 30
-    directory = Path(tempfile.mkdtemp(prefix="akter-test-", dir=memory if roomy else "/var/tmp"))
-    directory.chmod(0o1777)
-    made = run(directory, "-m", "flask", "--app", "akter.examples.flask_shop", "init")
-    assert made.returncode == 0, made.stderr
-    yield directory
-    # The server ends a moment after the last process that used it.
-    end = time.monotonic() + 60
-    while (directory / "data" / "pgdata" / "postmaster.pid").exists() and time.monotonic() < end:
-        time.sleep(0.02)
-    shutil.rmtree(directory)
+def place(reachable: Callable[[], AbstractContextManager[Path]]) -> Iterator[Path]:
+    """A directory with the shop's tables."""
+    with reachable() as directory:
+        made = run(directory, "-m", "flask", "--app", "akter.examples.flask_shop", "init")
+        assert made.returncode == 0, made.stderr
+        yield directory
 
 
 ENVIRONMENT = {name: value for name, value in os.environ.items() if not name.startswith(("AKTER_", "FLASK_"))}

@@ -4,33 +4,14 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 import subprocess
 import sys
-import tempfile
-import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 ENVIRONMENT = {name: value for name, value in os.environ.items() if not name.startswith("AKTER_")}
 RELAY = ("-m", "akter", "run", "akter.examples.parcels:app")
-
-
-@pytest.fixture
-def place() -> Iterator[Path]:
-    """A directory that the account of an embedded PostgreSQL can reach, too."""
-    memory = Path("/dev/shm")
-    roomy = memory.is_dir() and shutil.disk_usage(memory).free > 1 << 30
-    directory = Path(tempfile.mkdtemp(prefix="akter-test-", dir=memory if roomy else "/var/tmp"))
-    directory.chmod(0o1777)
-    yield directory
-    # A server ends a moment after the last process that used it.
-    end = time.monotonic() + 60
-    while list(directory.rglob("postmaster.pid")) and time.monotonic() < end:
-        time.sleep(0.02)
-    shutil.rmtree(directory)
 
 
 def start(place: Path, *arguments: str, output: int = subprocess.DEVNULL) -> subprocess.Popen[str]:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import shutil
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -42,14 +40,3 @@ def until(rows: Callable[..., list[Any]]) -> Callable[..., None]:
             time.sleep(0.01)
 
     return wait
-
-
-@pytest.fixture
-def place() -> Iterator[Path]:
-    """A directory that the account of an embedded PostgreSQL can reach, too."""
-    memory = Path("/dev/shm")
-    roomy = memory.is_dir() and shutil.disk_usage(memory).free > 1 << 30
-    directory = Path(tempfile.mkdtemp(prefix="akter-test-", dir=memory if roomy else "/var/tmp"))
-    directory.chmod(0o1777)
-    yield directory
-    shutil.rmtree(directory)

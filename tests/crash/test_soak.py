@@ -95,6 +95,17 @@ def test_nothing_is_lost_doubled_or_left_while_everything_is_killed(soaked: tupl
     assert found.well, found.text
 
 
+def sees(place: Place, change: Callable[[Stored], object], said: str) -> None:
+    """Without the change, the judge does not say that, and with it, it does."""
+    with psycopg.connect(plain(place.url)) as connection:
+        stored = Stored(connection, Path(place.directory))
+    wanted = orders(OPTIONS.seed, OPTIONS.intents, OPTIONS.actors)
+    assert not any(said in one for one in check(stored, wanted).wrong)
+    change(stored)
+    wrong = check(stored, wanted).wrong
+    assert any(said in one for one in wrong), wrong
+
+
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("fault", FAULTS)
 def test_the_checker_sees(soaked: tuple[Soaked, Place], fault: str) -> None:
@@ -174,15 +185,7 @@ def _letter(stored: Stored, cause: str, *, ambiguous: bool) -> None:
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("fault", JOB_FAULTS)
 def test_the_judge_of_jobs_sees(soaked: tuple[Soaked, Place], fault: str) -> None:
-    _, place = soaked
-    change, said = JOB_FAULTS[fault]
-    with psycopg.connect(plain(place.url)) as connection:
-        stored = Stored(connection, Path(place.directory))
-    wanted = orders(OPTIONS.seed, OPTIONS.intents, OPTIONS.actors)
-    assert not any(said in one for one in check(stored, wanted).wrong)
-    change(stored)
-    wrong = check(stored, wanted).wrong
-    assert any(said in one for one in wrong), wrong
+    sees(soaked[1], *JOB_FAULTS[fault])
 
 
 EVENT_FAULTS: dict[str, tuple[Callable[[Stored], object], str]] = {
@@ -238,15 +241,7 @@ def _told_to_a_follower(stored: Stored, change: Callable[[list[Any], int], objec
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("fault", EVENT_FAULTS)
 def test_the_judge_of_events_sees(soaked: tuple[Soaked, Place], fault: str) -> None:
-    _, place = soaked
-    change, said = EVENT_FAULTS[fault]
-    with psycopg.connect(plain(place.url)) as connection:
-        stored = Stored(connection, Path(place.directory))
-    wanted = orders(OPTIONS.seed, OPTIONS.intents, OPTIONS.actors)
-    assert not any(said in one for one in check(stored, wanted).wrong)
-    change(stored)
-    wrong = check(stored, wanted).wrong
-    assert any(said in one for one in wrong), wrong
+    sees(soaked[1], *EVENT_FAULTS[fault])
 
 
 def test_a_seed_says_everything() -> None:

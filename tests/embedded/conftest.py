@@ -5,13 +5,11 @@ from __future__ import annotations
 import json
 import os
 import pwd
-import shutil
 import subprocess
 import sys
-import tempfile
 import time
-from collections.abc import Callable, Generator, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -133,27 +131,10 @@ def account(request: pytest.FixtureRequest) -> Account:
     return found
 
 
-@contextmanager
-def kept_place() -> Generator[Path]:
-    memory = Path("/dev/shm")
-    roomy = memory.is_dir() and shutil.disk_usage(memory).free > 1 << 30
-    directory = Path(tempfile.mkdtemp(prefix="akter-test-", dir=memory if roomy else "/var/tmp"))
-    directory.chmod(0o1777)
-    yield directory
-    shutil.rmtree(directory)
-
-
-@pytest.fixture
-def place() -> Iterator[Path]:
-    """A directory in which every account may make others."""
-    with kept_place() as directory:
-        yield directory
-
-
 @pytest.fixture(scope="session")
-def pristine() -> Iterator[Path]:
+def pristine(reachable: Callable[[], AbstractContextManager[Path]]) -> Iterator[Path]:
     """A data directory as the first start leaves it, since a copy is there sooner than another one."""
-    with kept_place() as directory:
+    with reachable() as directory:
         with Server(directory / "data"):
             pass
         yield directory / "data"
