@@ -77,18 +77,21 @@ class Relay:
 
     def ask(self, rows: Sequence[Named] = ()) -> bool:
         """Let the next pass look for these messages, or for everything; returns whether there is something to look for here."""
-        mine = [row for row in rows if self._messages.serves(row.target_type)]
+        mine = self._mine(rows)
         if rows and not mine:
             return False
         self.wanted.add(mine)
         return True
+
+    def _mine(self, rows: Sequence[Named]) -> list[Named]:
+        return [row for row in rows if self._messages.serves(row.target_type)]
 
     def take(self, rows: Sequence[Named]) -> bool:
         """Claim named messages in the thread that heard of them, which saves the way to another one; returns whether that was all.
 
         It never waits for a pass that is under way. Otherwise, and when something goes wrong, the loop has to look.
         """
-        mine = [row for row in rows if self._messages.serves(row.target_type)]
+        mine = self._mine(rows)
         try:
             return bool(rows) and (not mine or self._only_these(mine, patient=False))
         except AkterError:
