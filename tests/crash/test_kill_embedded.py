@@ -142,8 +142,15 @@ def test_what_the_outbox_holds_when_the_server_is_killed_is_carried_out_once(pla
         process.kill()
     assert not journal.exists()
     if point is not None:
-        with child(carry_out, target, stop_at=point) as process:
+        with Server(place / "data") as server, psycopg.connect(server.url("akter", driver="")) as connection:
+            ((message,),) = connection.execute("SELECT intent_id FROM akter.actor_outbox WHERE kind = 'intent'").fetchall()
+        with child(carry_out, target, stop_at=point, command_id=message) as process:
             process.wait_reached()
+            # The job has a thread of its own, whose first call must not be lost to the kill.
+            end = time.monotonic() + 60
+            while "call 1\n" not in (journal.read_text() if journal.exists() else ""):
+                assert time.monotonic() < end, "the job was not called"
+                time.sleep(0.01)
             _kill(_postmaster(place / "data"))
             process.kill()
     with child(carry_out, target) as process:
