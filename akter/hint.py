@@ -137,7 +137,7 @@ class Wakes:
                 self._pending.add()
             elif not self._pending.some:
                 continue
-            rows = self._pending.take()
+            rows = self._pending.take() or ()
             if not self._hint:
                 continue
             try:

@@ -38,10 +38,10 @@ class Gathered:
 
     def add(self, rows: Iterable[Named] = ()) -> None:
         """Add rows, or everything when there are none."""
+        added = dict.fromkeys(rows)
         with self._lock:
-            before = len(self._rows)
-            self._rows.update(dict.fromkeys(rows))
-            if len(self._rows) == before or len(self._rows) > MOST:
+            self._rows.update(added)
+            if not added or len(self._rows) > MOST:
                 self._everything = True
 
     @property
@@ -49,10 +49,10 @@ class Gathered:
         """Whether there is anything."""
         return self._everything or bool(self._rows)
 
-    def take(self) -> list[Named]:
-        """Take it: the rows, or none when it is everything, or nothing came in."""
+    def take(self) -> list[Named] | None:
+        """Take it: the rows, none when nothing came in, and `None` when it is everything."""
         with self._lock:
-            rows = [] if self._everything else list(self._rows)
+            rows = None if self._everything else list(self._rows)
             self._rows, self._everything = {}, False
         return rows
 

@@ -105,6 +105,18 @@ def connect(url: str) -> psycopg.Connection[Any]:
     return psycopg.connect(make_url(url).set(drivername="postgresql").render_as_string(hide_password=False), autocommit=True)
 
 
+@contextmanager
+def one_core(number: int) -> Iterator[None]:
+    """Let this thread, and those that it starts, run on one core only: the `number`th of those that the process may use."""
+    before = os.sched_getaffinity(0)
+    cores = sorted(before)
+    os.sched_setaffinity(0, {cores[number % len(cores)]})
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, before)
+
+
 def machine(url: str, pgbench: str = "") -> dict[str, Any]:
     """What has to be known about a figure: the machine, the versions, and how durable a commit is."""
     with connect(url) as connection:

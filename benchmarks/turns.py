@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import random
 import sys
 from collections.abc import Callable, Sequence
@@ -108,6 +109,7 @@ class Turns:
                 self._threads(self.turn, 32),
                 {"pgbench, 8 clients": self._pgbench(TURN, 8), "pgbench, 32 clients": self._pgbench(TURN, 32)},
             ),
+            Comparison("turns, 32 threads, the process on one core", self._on_one_core(32), {"pgbench, 8 clients": self._pgbench(TURN, 8)}),
             Comparison(
                 "turns of one actor, 8 threads",
                 self._threads(self._hot_turn, 8),
@@ -126,7 +128,10 @@ class Turns:
         """akter in two processes, and DBOS, whose rows are in a database of its own, `url`; in processes of their own."""
         child = [sys.executable, "-m", "benchmarks.turns", "--url", self._url, "--seconds", str(self._seconds), "--process"]
         two = self._processes(child, 2)
-        found = [Comparison("turns, 2 processes of 16 threads", two, {"pgbench, 8 clients": self._pgbench(TURN, 8)})]
+        eight = {"pgbench, 8 clients": self._pgbench(TURN, 8)}
+        found = [Comparison("turns, 2 processes of 16 threads", two, eight)]
+        apart = self._processes([*child[:-1], "--one-core", "--process"], 2)
+        found.append(Comparison("turns, 2 processes of 16 threads, each on a core of its own", apart, eight))
         if "dbos" not in peers:
             return found
         try:
@@ -152,6 +157,16 @@ class Turns:
 
     def _threads(self, make: Callable[[int], Callable[[], object]], threads: int = 1) -> Measured:
         return lambda: in_threads(threads, make, self._seconds, self._warm)
+
+    def _on_one_core(self, threads: int) -> Measured:
+        """As many threads, none of which the system may move to another core: what `taskset --cpu-list 0` does to a process."""
+        measure = self._threads(self.turn, threads)
+
+        def measured() -> Run:
+            with place.one_core(0):
+                return measure()
+
+        return measured
 
     def _pgbench(self, statements: tuple[str, ...], clients: int, hot: bool = False) -> Measured:
         return lambda: self.pgbench.run(statements, self._hot if hot else self._all, clients)
@@ -216,9 +231,10 @@ def run(url: str, pairs: int, seconds: float, only: Sequence[str] = (), peers: S
     return {"machine": machine, "pairs": pairs, "seconds": seconds, "keys": KEYS, "results": results, "missing": turns.missing}
 
 
-def process(url: str, seconds: float) -> None:
-    """One of several processes that call the same actors, 16 threads each."""
-    with Akter(url, actors=[Counter], schema=SCHEMA) as app, place.connect(url) as plain:
+def process(url: str, seconds: float, core: int | None) -> None:
+    """One of several processes that call the same actors, 16 threads each; `core`: the only one that it uses."""
+    alone = contextlib.nullcontext() if core is None else place.one_core(core)
+    with alone, Akter(url, actors=[Counter], schema=SCHEMA) as app, place.connect(url) as plain:
         turns = Turns(app, url, plain, [0], seconds)
 
         def measure() -> Run:
@@ -240,10 +256,11 @@ def main() -> None:
         choices=["dbos"],
         help="beside which it is measured; --peers alone: none, and no second process",
     )
-    parser.add_argument("--process", help=argparse.SUPPRESS)
+    parser.add_argument("--process", type=int, help=argparse.SUPPRESS)
+    parser.add_argument("--one-core", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.process is not None:
-        process(options.url, options.seconds)
+        process(options.url, options.seconds, options.process if options.one_core else None)
         return
     with place.database(options) as url:
         result = run(url, options.pairs, options.seconds, options.only, options.peers)

@@ -39,24 +39,34 @@ def threads(actors: Mapping[str, Definition], settings: Settings, room: int) -> 
 
 
 def families(
-    app: Akter, engine: Engine, settler: Settler, settings: Settings, telling: int, lease: float, wake: Callable[[], None]
+    app: Akter,
+    engine: Engine,
+    settler: Settler,
+    settings: Settings,
+    telling: int,
+    lease: float,
+    wake: Callable[[], None],
+    carry_on: Callable[[], None],
 ) -> list[Queued | Follows]:
-    """Feeds for every runner, whose actors may be followed by types of other processes; the others where types follow."""
+    """Feeds for every runner, whose actors may be followed by types of other processes; the others where types follow.
+
+    `wake` lets the relay look at everything, `carry_on` for what was left for want of seats.
+    """
     around = app.surroundings
     statements, actors = around.statements, app.actors
     shared: dict[str, Any] = {"statements": statements, "settler": settler, "settings": settings, "lease": lease}
     found: list[Queued | Follows] = []
     if seats := min(_MOST, _seats(settings, "feed")):
-        lane = Lane("feed", seats, seats, 1, wake)
+        lane = Lane("feed", seats, seats, 1, carry_on)
         found.append(Feeds(engine, around.faults, wake, claim=claim.feed, served=actors, lane=lane, **shared))
     teller = Teller(around, app.limits.execution)
     following = [name for name, definition in actors.items() if definition.subscriptions]
     if following and (seats := min(_MOST, _seats(settings, "control"))):
-        lane = Lane("control", seats, seats, 1, wake)
+        lane = Lane("control", seats, seats, 1, carry_on)
         found.append(Controls(engine, around.faults, wake, actors, teller, claim=claim.control, served=following, lane=lane, **shared))
     if telling:
         seats = max(telling, _seats(settings, "subscription"))
-        lane = Lane("subscription", seats, telling, settings.group, wake)
+        lane = Lane("subscription", seats, telling, settings.group, carry_on)
         found.append(Follows(engine, statements, actors, teller, settler.counts, lane, settings, lease))
     return found
 

@@ -96,7 +96,7 @@ class Listener:
             # What this process says itself woke its runner before it was said.
             if who not in self._own:
                 said.add(rows)
-        if said.some and not self._take(rows := said.take()):
+        if said.some and not self._take(rows := said.take() or []):
             self._wake(rows)
 
     def _check(self, connection: psycopg.Connection[Any]) -> None:

@@ -78,10 +78,10 @@ class Runner:
         settler = Settler(self._engine, around.statements, self.settings.max_backoff, app.actors, around.keep_ms)
         self._deliverer = Deliverer(self._engine, around, app.limits.execution, self.settings.ride, Held(), settler)
         telling = following.threads(app.actors, self.settings, room)
-        self._lane = Lane("intents", seats, min(seats, room - telling), self.settings.group, self.wake)
+        self._lane = Lane("intents", seats, min(seats, room - telling), self.settings.group, self._carry_on)
         intents = Intents(around.statements, app.actors, self._deliverer, self._lane, self.settings, self.lease)
         self.jobs = self._jobs() if with_jobs else None
-        followed = following.families(app, self._engine, settler, self.settings, telling, self.lease, self.wake)
+        followed = following.families(app, self._engine, settler, self.settings, telling, self.lease, self.wake, self._carry_on)
         families: list[Family] = [intents, *([self.jobs] if self.jobs is not None else []), *followed]
         self.relay = Relay(self._engine, around.statements, intents, families, self.settings)
         self._overdue = Overdue([intents, *followed], self.label)
@@ -108,7 +108,7 @@ class Runner:
 
     def _jobs(self) -> Jobs:
         seats = self.settings.lanes["jobs"]
-        lane = Lane("jobs", seats, seats, _JOBS_TOGETHER, self.wake, most=seats // 2)
+        lane = Lane("jobs", seats, seats, _JOBS_TOGETHER, self._carry_on, most=seats // 2)
         return Jobs(self._engine, self.app.surroundings, self.app.actors, lane, self.settings.cancel_check, self.expect)
 
     def start(self) -> Runner:
@@ -143,6 +143,10 @@ class Runner:
         """Look for due work now: for these messages, or for everything."""
         if self.relay.ask(rows):
             self._loop.wake()
+
+    def _carry_on(self) -> None:
+        """Look for what was left for want of seats, now that there are some."""
+        self._loop.wake()
 
     def expect(self, seconds: float) -> None:
         """Look for due work in so many seconds, at the latest."""

@@ -19,6 +19,7 @@ from akter.errors import AkterError
 from akter.named import Gathered, Named
 from akter.runner.family import Family, Messages, Probe
 from akter.runner.lane import PATIENCE
+from akter.runner.ranges import Ranges
 from akter.runner.settings import Settings
 from akter.runner.timers import Timers
 from akter.store import plans, probing
@@ -72,7 +73,7 @@ class Relay:
         self.families, self._settings = families, settings
         self.wanted, self._look_by = Gathered(), -_NEVER
         self._lock, self._stopping = threading.Lock(), False
-        self._first = 0
+        self._ranges = Ranges(settings.ranges)
         self.timers = Timers(settings.poll)
 
     def ask(self, rows: Sequence[Named] = ()) -> bool:
@@ -100,10 +101,21 @@ class Relay:
     def wait(self) -> float:
         """Do one pass, and say how long to wait for the next; what the relay's loop runs."""
         rows = self.wanted.take()
-        if not (rows and self._only_these(rows)):
-            self._look_by = -_NEVER
-            self._look_by = time.monotonic() + self._look()
-        return max(0.0, self._look_by - time.monotonic())
+        if rows and self._only_these(rows):
+            return max(0.0, self._look_by - time.monotonic())
+        if rows is not None and not self._due() and (not rows or self._messages.lane.more):
+            # What is known to be left may be had now, for the messages that were named, too, they are a part of it.
+            return min(self._after(self.run_pass(only=self._left())), max(0.0, self._look_by - time.monotonic()))
+        self._look_by = -_NEVER
+        return self._look()
+
+    def _due(self) -> bool:
+        """Whether it is time for a look at everything."""
+        return self.timers.came() or time.monotonic() >= self._look_by
+
+    def _left(self) -> list[Family]:
+        """The families for which rows were left for want of seats: when one is free again, there is no need to look at the others."""
+        return [family for family in self.families if family.lane.more]
 
     def _only_these(self, rows: Sequence[Named], *, patient: bool = True) -> bool:
         """Claim rows that were named; returns whether that was all there is to do now.
@@ -111,7 +123,7 @@ class Relay:
         It puts no look at everything off, and where more is known to be due than there are seats, the oldest comes first.
         """
         lane = self._messages.lane
-        if lane.more or self.timers.came() or time.monotonic() >= self._look_by or not self._lock.acquire(blocking=patient):
+        if lane.more or self._due() or not self._lock.acquire(blocking=patient):
             return False
         try:
             if self._stopping or len(rows) > min(lane.free(), lane.idle_threads()):
@@ -136,26 +148,29 @@ class Relay:
         done = self.run_pass()
         if came and done.asked:
             self.timers.looked(done.claimed > 0)
-        if any(family.lane.free() > 0 for family in done.behind):
-            return 0.0
-        if any(family.lane.gathering for family in done.behind):
-            return PATIENCE
         poll = self._settings.poll * random.uniform(0.9, 1.1)
         # Without a free seat there is nothing to look for; whoever frees one wakes the loop.
-        return self.timers.wait(poll) if done.asked else poll
+        wait = self.timers.wait(poll) if done.asked else poll
+        self._look_by = time.monotonic() + wait
+        return min(wait, self._after(done))
 
-    def run_pass(self) -> Pass:
-        """Claim what is due, as far as there are free seats, and start it."""
+    def _after(self, done: Pass) -> float:
+        """The seconds after a pass until more of what it left may be had; whoever frees a seat wakes the loop."""
+        if any(family.lane.free() > 0 for family in done.behind):
+            return 0.0
+        return PATIENCE if any(family.lane.gathering for family in done.behind) else _NEVER
+
+    def run_pass(self, *, only: Sequence[Family] | None = None) -> Pass:
+        """Claim what is due, as far as there are free seats, and start it; `only`: for families that are known to have something due."""
         with self._lock:
             quiet = self.wait_idle(0.0)
-            shares = [share for family in self.families if (share := self._share(family)) is not None]
+            shares = [share for family in self.families if only is None or family in only if (share := self._share(family)) is not None]
             behind = [family for family in self.families if family.lane.seats and family.lane.more]
             if not shares:
                 return Pass(behind=tuple(behind), quiet=quiet)
-            sent, ask = time.monotonic(), self.timers.ask()
+            sent = time.monotonic()
             try:
-                for first, last in self._ranges():
-                    self._claim(shares, first, last, ask)
+                self._claim_all(shares, known=only is not None)
             except BaseException:
                 self.timers.unanswered()
                 raise
@@ -185,12 +200,15 @@ class Relay:
             return None
         return _Share(family, free)
 
-    def _ranges(self) -> list[tuple[int, int]]:
-        """The ranges, starting with another one in each pass, so that none always gets what capacity is left."""
-        ranges = list(self._settings.ranges)
-        at = self._first % len(ranges)
-        self._first += 1
-        return ranges[at:] + ranges[:at]
+    def _claim_all(self, shares: Sequence[_Share], *, known: bool) -> None:
+        """Claim from range after range; `known`: first from a piece of them, where most often there is enough."""
+        ask = not known and self.timers.ask()
+        if known:
+            self._claim(shares, *self._ranges.piece())
+            for share in shares:
+                share.left = False
+        for first, last in self._ranges.every():
+            self._claim(shares, first, last, ask)
 
     def _claim(self, shares: Sequence[_Share], first: int, last: int, ask: bool = False) -> None:
         """Claim from one range for those that have room; for the others, whatever is there is left. `ask`: and when more is due."""

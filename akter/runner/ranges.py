@@ -1,0 +1,34 @@
+"""The buckets that a runner claims from, and in which order: all of them, or first a piece of them, which is quickly looked through."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from typing import TypeAlias
+
+PIECE = 32
+"""Buckets of a piece. Where more is known to be due than there are seats, an eighth of all has enough for them."""
+
+Range: TypeAlias = "tuple[int, int]"
+"""A first and a last bucket."""
+
+
+class Ranges:
+    """Ranges of buckets, each time starting with another one, so that none always gets what capacity is left."""
+
+    def __init__(self, ranges: Sequence[Range]) -> None:
+        self._all = list(ranges)
+        self._pieces = [(start, min(last, start + PIECE - 1)) for first, last in ranges for start in range(first, last + 1, PIECE)]
+        # By chance, so that runners which start together are not after the same rows.
+        self._first, self._piece = 0, random.randrange(len(self._pieces))
+
+    def every(self) -> list[Range]:
+        """All the ranges."""
+        at = self._first % len(self._all)
+        self._first += 1
+        return self._all[at:] + self._all[:at]
+
+    def piece(self) -> Range:
+        """The next piece."""
+        self._piece = (self._piece + 1) % len(self._pieces)
+        return self._pieces[self._piece]
