@@ -7,28 +7,24 @@ lock. Hints that come together are one; a lost one costs at most a poll.
 from __future__ import annotations
 
 import atexit
-import contextlib
 import logging
 import threading
 import time
 import uuid
 import weakref
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import psycopg
 from sqlalchemy import Engine
 
 from akter.errors import AkterError
 from akter.named import Gathered, Named, said
-from akter.store import apart
-from akter.store.flight import Lost, StatementFailed, say
+from akter.store.flight import Lost, StatementFailed
+from akter.store.voice import Voice
 from akter.store.wire import Statements
 
 logger = logging.getLogger("akter.hint")
 
-_REST = 0.002
-"""Seconds between two hints of a process: what is committed meanwhile shares the next one."""
 _TRY_AGAIN = 1.0
 _A_MOMENT, _A_WHILE = 0.02, 0.25
 """Seconds that a commit may take between SQLAlchemy's event, which comes before it, and the wake-up; a slow one is met by a second."""
@@ -39,7 +35,7 @@ class Wakes:
     """What a commit wakes. The first one with something due starts the thread `akter-hint`."""
 
     def __init__(self, engine: Engine, statements: Statements, hint: bool) -> None:
-        self._engine, self._statements, self._hint = engine, statements, hint
+        self._voice, self._hint = Voice(engine, statements.schema), hint
         self.me = str(uuid.uuid4())
         self._local: list[tuple[Callable[[], None], Callable[[Sequence[Named]], None] | None]] = []
         self._told: list[Callable[[Sequence[str]], None]] = []
@@ -86,7 +82,8 @@ class Wakes:
                 later(after_ms / 1000)
             return
         self._wake(rows)
-        if self._hint:
+        # In this thread, if that takes no time: the way through another one takes longer than the hint.
+        if self._hint and (self._pending.some or not self._voice.at_once(said(self.me, rows))):
             self._pending.add(rows)
             self._due.set()
             if self._thread is None:
@@ -128,7 +125,6 @@ class Wakes:
             thread.join(2.0)
 
     def _run(self) -> None:
-        connection: psycopg.Connection[Any] | None = None
         while not self._closed or self._pending.some:
             self._due.wait(max(0.0, min(60.0, self._moment - time.monotonic())))
             self._due.clear()
@@ -137,25 +133,17 @@ class Wakes:
                 self._pending.add()
             elif not self._pending.some:
                 continue
+            if (rest := self._voice.rest()) > 0.0:
+                self._rest.wait(rest)
             rows = self._pending.take() or ()
             if not self._hint:
                 continue
             try:
-                if connection is None or connection.closed:
-                    connection = apart.connect(self._engine)
-                say(connection, apart.hint(self._statements.schema, said(self.me, rows)), 5.0)
+                self._voice.say(said(self.me, rows))
             except (AkterError, Lost, StatementFailed, psycopg.Error) as problem:
                 logger.info("hint.failed", extra={"akter_reason": str(problem)[:200]})
-                if connection is not None:
-                    with contextlib.suppress(psycopg.Error):
-                        connection.close()
-                    connection = None
                 self._rest.wait(_TRY_AGAIN)
-            else:
-                self._rest.wait(_REST)
-        if connection is not None:
-            with contextlib.suppress(psycopg.Error):
-                connection.close()
+        self._voice.close()
 
     def _moment_came(self) -> bool:
         now = time.monotonic()
