@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple, Protocol
 
 from akter.named import Named
-from akter.runner.lane import Lane
+from akter.runner.lane import Lane, Work
 from akter.store.flight import Line, Row
 from akter.store.wire import Wire
 
@@ -88,6 +88,10 @@ class Messages(Family, Protocol):
 
     def serves(self, target_type: str) -> bool:
         """Whether messages for this type are delivered here."""
+        ...
+
+    def start_here(self, rows: Sequence[Any], sent: float) -> Work | None:
+        """As `start`, for rows that were named. What is returned works on some of them: this thread has to call it, once its pass is over."""
         ...
 
     def claim_named(self, rows: Sequence[Named]) -> Line:

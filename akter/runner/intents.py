@@ -16,7 +16,7 @@ from akter.named import Named
 from akter.runner.family import Probe, Taken, leased, taken_as, waits
 from akter.runner.grouping import Unit, plan
 from akter.runner.intent import Deliverer
-from akter.runner.lane import Lane
+from akter.runner.lane import Lane, Work
 from akter.runner.message import Delivery, read
 from akter.runner.settings import Settings
 from akter.runner.settler import about
@@ -80,6 +80,13 @@ class Intents:
 
     def start(self, rows: Sequence[Claimed], sent: float, *, full: bool) -> None:
         """Deliver claimed rows; `full`: the claim took as many as it asked for."""
+        self._deliver(rows, sent, full)
+
+    def start_here(self, rows: Sequence[Claimed], sent: float) -> Work | None:
+        """Deliver claimed rows, some of them in this thread, by what is returned."""
+        return self._deliver(rows, sent, full=False, here=True)
+
+    def _deliver(self, rows: Sequence[Claimed], sent: float, full: bool, here: bool = False) -> Work | None:
         until = sent + self._lease
         rows, aside = self._ticks.split(sorted(rows, key=lambda row: row.scheduled_at_ms))
         ready: list[Delivery] = []
@@ -100,7 +107,7 @@ class Intents:
         self._held.add(ready)
         if self._stopping:
             self._give_back(ready)
-            return
+            return None
         pace, most = self._deliverer.pace, self._settings.group
         units = plan(ready, pace, most)
         alike = most > 1 and not unread and all(pace.may_share(delivery.call.command) for delivery in ready)
@@ -112,11 +119,14 @@ class Intents:
         if aside:
             self._run(len(aside), partial(self._settle, len(aside), partial(self._ticks.set_aside, aside)), [])
         room = max(0, self.lane.idle_threads())
+        mine = units.pop(0) if here and units and room else None
+        room -= mine is not None
         for unit in units[:room]:
             deliveries = list(chain.from_iterable(unit))
             self._run(len(deliveries), partial(self._work, unit), deliveries)
         # Rows that were expected to share, and do not, would wait for a thread: others may have one.
         self._give_back(list(chain.from_iterable(chain.from_iterable(units[room:]))))
+        return None if mine is None else self.lane.start_here(sum(map(len, mine)), partial(self._work, mine))
 
     def _run(self, rows: int, work: Callable[[], None], deliveries: Sequence[Delivery]) -> None:
         try:

@@ -7,6 +7,7 @@ import queue
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import TypeAlias
 
 logger = logging.getLogger("akter.runner")
@@ -53,6 +54,16 @@ class Threads:
                 self._started += 1
             self._busy += 1
             self._work.put(work)
+
+    def here(self, work: Work) -> None:
+        """Do something in the calling thread, as one of these threads would."""
+        self._here.working = True
+        try:
+            self._do(work)
+            for step in after_work:
+                self._do(step)
+        finally:
+            self._here.working = False
 
     def close(self) -> None:
         """Take no more work; the threads end when what they do is done."""
@@ -152,6 +163,18 @@ class Lane:
 
     def start(self, rows: int, work: Work) -> None:
         """Work on `rows` claimed rows in a thread; whoever works calls `leave` as they are settled. Raises `RuntimeError` when closed."""
+        run = self._unit(rows, work)
+        try:
+            self._pool.run(run)
+        except BaseException:
+            self.leave(rows, units=1)
+            raise
+
+    def start_here(self, rows: int, work: Work) -> Work:
+        """The same for the calling thread, which has to call what is returned: the way to another one takes longer than many a row."""
+        return partial(self._pool.here, self._unit(rows, work))
+
+    def _unit(self, rows: int, work: Work) -> Work:
         with self._changed:
             self._rows += rows
             self._units += 1
@@ -162,11 +185,7 @@ class Lane:
             finally:
                 self.leave(0, units=1)
 
-        try:
-            self._pool.run(run)
-        except BaseException:
-            self.leave(rows, units=1)
-            raise
+        return run
 
     def hold(self, rows: int) -> None:
         """Take seats that no claim asked for, to be left like others."""

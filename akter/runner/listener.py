@@ -17,6 +17,7 @@ from sqlalchemy import Engine
 
 from akter.errors import Unavailable
 from akter.named import Gathered, Named, heard
+from akter.runner.lane import Work
 from akter.runner.loop import Loop
 from akter.store import apart
 from akter.store.flight import Lost, StatementFailed, say
@@ -40,7 +41,7 @@ class Listener:
         engine: Engine,
         statements: Statements,
         wake: Callable[[Sequence[Named]], None],
-        take: Callable[[Sequence[Named]], bool],
+        take: Callable[[Sequence[Named], Callable[[Work], None]], bool],
         ours: str = "",
     ) -> None:
         self._engine, self._statements, self._wake, self._take = engine, statements, wake, take
@@ -96,7 +97,7 @@ class Listener:
             # What this process says itself woke its runner before it was said.
             if who not in self._own:
                 said.add(rows)
-        if said.some and not self._take(rows := said.take() or []):
+        if said.some and not self._take(rows := said.take() or [], self.loop.afterwards):
             self._wake(rows)
 
     def _check(self, connection: psycopg.Connection[Any]) -> None:

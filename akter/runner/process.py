@@ -85,7 +85,7 @@ class Runner:
         families: list[Family] = [intents, *([self.jobs] if self.jobs is not None else []), *followed]
         self.relay = Relay(self._engine, around.statements, intents, families, self.settings)
         self._overdue = Overdue([intents, *followed], self.label)
-        self._loop, self._sweeps = Loop("akter-relay", self.relay.wait), Sweeps(app, self.settings.sweep)
+        self._loop, self._sweeps = Loop("akter-relay", self._pass), Sweeps(app, self.settings.sweep)
         self._heartbeat = Heartbeat(
             app,
             self._engine,
@@ -143,6 +143,9 @@ class Runner:
         """Look for due work now: for these messages, or for everything."""
         if self.relay.ask(rows):
             self._loop.wake()
+
+    def _pass(self) -> float:
+        return self.relay.wait(self._loop.afterwards)
 
     def _carry_on(self) -> None:
         """Look for what was left for want of seats, now that there are some."""

@@ -9,16 +9,16 @@ from __future__ import annotations
 import random
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeAlias
 
 from sqlalchemy import Engine
 
 from akter.errors import AkterError
 from akter.named import Gathered, Named
 from akter.runner.family import Family, Messages, Probe
-from akter.runner.lane import PATIENCE
+from akter.runner.lane import PATIENCE, Work
 from akter.runner.ranges import Ranges
 from akter.runner.settings import Settings
 from akter.runner.timers import Timers
@@ -30,6 +30,9 @@ from akter.store.wire import Statements, Wire
 
 DRAIN_ROUNDS = 100
 """Rounds after which a drain whose deliveries keep asking for more is taken for a loop."""
+
+Afterwards: TypeAlias = "Callable[[Work], None]"
+"""What is told what a loop's thread does once its pass is over."""
 
 _SECONDS = 30.0
 _NEVER = float("inf")
@@ -87,21 +90,25 @@ class Relay:
     def _mine(self, rows: Sequence[Named]) -> list[Named]:
         return [row for row in rows if self._messages.serves(row.target_type)]
 
-    def take(self, rows: Sequence[Named]) -> bool:
+    def take(self, rows: Sequence[Named], afterwards: Afterwards | None = None) -> bool:
         """Claim named messages in the thread that heard of them, which saves the way to another one; returns whether that was all.
 
-        It never waits for a pass that is under way. Otherwise, and when something goes wrong, the loop has to look.
+        It never waits for a pass that is under way. Otherwise, and when something goes wrong, the loop has to look. `afterwards` is told
+        what that thread does next: it delivers them.
         """
         mine = self._mine(rows)
         try:
-            return bool(rows) and (not mine or self._only_these(mine, patient=False))
+            return bool(rows) and (not mine or self._only_these(mine, afterwards, patient=False))
         except AkterError:
             return False
 
-    def wait(self) -> float:
-        """Do one pass, and say how long to wait for the next; what the relay's loop runs."""
+    def wait(self, afterwards: Afterwards | None = None) -> float:
+        """Do one pass, and say how long to wait for the next; what the relay's loop runs.
+
+        `afterwards` is told what the calling thread does next, if anything: it delivers what was claimed by name.
+        """
         rows = self.wanted.take()
-        if rows and self._only_these(rows):
+        if rows and self._only_these(rows, afterwards):
             return max(0.0, self._look_by - time.monotonic())
         if rows is not None and not self._due() and (not rows or self._messages.lane.more):
             # What is known to be left may be had now, for the messages that were named, too, they are a part of it.
@@ -117,7 +124,7 @@ class Relay:
         """The families for which rows were left for want of seats: when one is free again, there is no need to look at the others."""
         return [family for family in self.families if family.lane.more]
 
-    def _only_these(self, rows: Sequence[Named], *, patient: bool = True) -> bool:
+    def _only_these(self, rows: Sequence[Named], afterwards: Afterwards | None, *, patient: bool = True) -> bool:
         """Claim rows that were named; returns whether that was all there is to do now.
 
         It puts no look at everything off, and where more is known to be due than there are seats, the oldest comes first.
@@ -136,8 +143,12 @@ class Relay:
             except BaseException:
                 self.wanted.add()
                 raise
-            if claimed:
+            if not claimed:
+                return True
+            if afterwards is None:
                 self._messages.start(claimed, sent, full=False)
+            elif (work := self._messages.start_here(claimed, sent)) is not None:
+                afterwards(work)
         finally:
             self._lock.release()
         return True
