@@ -113,6 +113,8 @@ class Capability:
 
     def check_children(self) -> None:
         """Raise unless each minted child, and no other, gets a message that creates it and that nobody can cancel."""
+        if not self.requests and not self.mints:
+            return
         sent = [request for _, request in self.requests if isinstance(request, Send) and request.creates]
         sent = [request for request in sent if is_child_id(request.target.actor_id, request.target.actor_type)]
         minted = {mint.child for mint in self.mints}

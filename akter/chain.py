@@ -17,31 +17,33 @@ class Chains:
     """What the members of one transaction leave for those that follow them at their actors."""
 
     def __init__(self) -> None:
-        self._before: dict[Address, Admitted] = {}
+        self._last: dict[Address, Member] = {}
         self._writers: dict[Address, Member] = {}
 
     def found(self, address: Address, read: Admitted) -> Admitted:
         """What a member finds: what was read of it, on the state of the member before it."""
-        before = self._before.get(address)
+        before = self._last.get(address)
         if before is None:
             return read
+        left, ended = before.found, before.ended
+        if ended is not None and ended.state is not None:
+            left = left._replace(value=ended.state, payload_version=len(before.call.definition.options.migrations))
         return read._replace(
-            value=before.value, payload_version=before.payload_version, created=before.created, event_sequence=before.event_sequence
+            value=left.value,
+            payload_version=left.payload_version,
+            created=left.created or before.mark() is not None,
+            event_sequence=before.event_sequence,
         )
 
     def carry(self, member: Member) -> None:
-        """What the next member of the same actor finds, and who of its members writes its state."""
-        address = member.call.address
-        after, ended = member.found._replace(event_sequence=member.event_sequence), member.ended
-        if member.mark() is not None:
-            after = after._replace(created=True)
+        """Whom the next member of the same actor follows, and who of its members writes its state."""
+        address, ended = member.call.address, member.ended
         if ended is not None and ended.state is not None:
-            after = after._replace(value=ended.state, payload_version=len(member.call.definition.options.migrations))
             earlier = self._writers.get(address)
             if earlier is not None and earlier.ended is not None:
                 earlier.ended = earlier.ended._replace(state=None)
             self._writers[address] = member
-        self._before[address] = after
+        self._last[address] = member
 
 
 def no_sql(member: Member, *_: object) -> NoReturn:

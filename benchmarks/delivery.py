@@ -57,11 +57,20 @@ def turns_table(result: dict[str, Any]) -> str:
 
 
 def latency(url: str, directory: Path, options: argparse.Namespace) -> dict[str, Any]:
-    """From a commit to the start of the handler, with nothing else to do."""
+    """From a commit to the start of the handler, with nothing else to do.
+
+    akter's begins with its actor locked and read, a peer's before. So a peer is measured twice: when its job begins, and when it has come
+    as far as akter's handler is then.
+    """
     programs = [OURS, *(peer for peer in PEERS if peer.name in options.peers)]
     with opened(url, directory, programs, min(20, options.jobs), min(100, options.keys)) as (queues, missing):
         subjects: dict[str, Callable[[], list[float]]] = {
             f"{name}, two processes": partial(queue.sampled, options.seconds) for name, queue in queues.items()
+        }
+        subjects |= {
+            f"{name}, two processes, its actor locked and read": partial(queue.sampled, options.seconds, read=True)
+            for name, queue in queues.items()
+            if not queue.ours
         }
         subjects["akter, one process"] = partial(queues["akter"].sampled, options.seconds, together=True)
         found = rounds(subjects, options.pairs)

@@ -203,8 +203,8 @@ class Queue:
             time.sleep(0.002)
         return self.count / (time.perf_counter() - self.ticks.first)
 
-    def sampled(self, seconds: float, *, together: bool = False) -> list[float]:
-        """Seconds from a commit to the job's start in an idle worker, one after another."""
+    def sampled(self, seconds: float, *, together: bool = False, read: bool = False) -> list[float]:
+        """Seconds from a commit to the job's start in an idle worker, one after another; `read`: until it has locked and read its actor."""
         samples = max(3, int(seconds / 0.05))
         with place.connect(self.url) as connection:
             self.clear(connection)
@@ -212,7 +212,7 @@ class Queue:
         if together:
             return list(self.run("both", samples))
         with self.workers(1):
-            return list(self.run("send", samples))
+            return list(self.run("send", samples, *([1] if read else [])))
 
 
 def _spelled(statement: str, program: Program) -> str:

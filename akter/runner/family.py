@@ -91,7 +91,7 @@ class Messages(Family, Protocol):
         ...
 
     def start_here(self, rows: Sequence[Any], sent: float) -> Work | None:
-        """As `start`, for rows that were named. What is returned works on some of them: this thread has to call it, once its pass is over."""
+        """As `start`, for rows that were named. This thread has to call what is returned, once its pass is over: it works on some."""
         ...
 
     def claim_named(self, rows: Sequence[Named]) -> Line:

@@ -37,9 +37,20 @@ class Turn:
             await connection.execute(plan.write, {**given, "value": added(row[3])})
 
 
+@worker(queue="benchmark")
+class Read:
+    async def process(self, job: Any) -> None:
+        given = values(job.args)
+        async with pool.connection() as connection:
+            await connection.execute(plan.lock, given)
+            await (await connection.execute(plan.read, given)).fetchone()
+            ticks.tick()
+
+
 # The decorator adds to them.
 _Noop: Any = Noop
 _Turn: Any = Turn
+_Read: Any = Read
 
 
 def install(given: Plan) -> None:
@@ -84,11 +95,12 @@ async def _forever() -> None:
     await asyncio.Event().wait()
 
 
-def send(given: Plan, samples: int) -> list[float]:
+def send(given: Plan, samples: int, read: int = 0) -> list[float]:
     async def run() -> list[float]:
         pool = await Oban.create_pool(given.url)
+        made = _Read if read else _Noop
         async with Oban(pool=pool) as client:
-            found = await sample_async(Ticks(given.ticks), samples, lambda: client.enqueue(_Noop.new({"key": 1})))
+            found = await sample_async(Ticks(given.ticks), samples, lambda: client.enqueue(made.new(given.job(1))))
         await pool.close()
         return found
 

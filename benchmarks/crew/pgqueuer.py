@@ -61,16 +61,26 @@ def work(plan: Plan, slot: int) -> None:
                 row = await connection.fetchrow(plan.read, *who, given["id"])
                 await connection.execute(plan.write, *who, given["id"], given["command"], added(row[3]))
 
+        @queue.entrypoint("read")
+        async def read(job: Any) -> None:
+            given = values(json.loads(job.payload))
+            who = (given["bucket"], given["routing"], given["kind"], given["key"])
+            async with pool.acquire() as connection, connection.transaction():
+                await connection.execute(plan.lock, *who)
+                await connection.fetchrow(plan.read, *who, given["id"])
+                ticks.tick()
+
         await until_ended(queue.run(batch_size=plan.seats))
 
     uvloop.run(run())
 
 
-def send(plan: Plan, samples: int) -> list[float]:
+def send(plan: Plan, samples: int, read: int = 0) -> list[float]:
     async def run() -> list[float]:
         connection = await asyncpg.connect(plan.url)
         queries = Queries.from_asyncpg_connection(connection)
-        found = await sample_async(Ticks(plan.ticks), samples, lambda: queries.enqueue("noop", b"1"))
+        name = "read" if read else "noop"
+        found = await sample_async(Ticks(plan.ticks), samples, lambda: queries.enqueue(name, json.dumps(plan.job(1)).encode()))
         await connection.close()
         return found
 

@@ -14,14 +14,14 @@ from benchmarks.crew.ticks import Ticks
 
 
 class Queue:
-    """procrastinate's app, with the two tasks."""
+    """procrastinate's app, with its tasks."""
 
     def __init__(self, plan: Plan, connector: Any, slot: int = 0) -> None:
         self.app, ticks = procrastinate.App(connector=connector), Ticks(plan.ticks, slot)
         self.pool: Any = None
 
         @self.app.task(name="noop", queue="benchmark")
-        async def noop(key: str = "") -> None:
+        async def noop(**job: Any) -> None:
             ticks.tick()
 
         @self.app.task(name="turn", queue="benchmark")
@@ -33,7 +33,15 @@ class Queue:
                 row = await (await connection.execute(plan.read, given)).fetchone()
                 await connection.execute(plan.write, {**given, "value": added(row[3])})
 
-        self.noop, self.turn = noop, turn
+        @self.app.task(name="read", queue="benchmark")
+        async def read(**job: Any) -> None:
+            given = values(job)
+            async with self.pool.connection() as connection:
+                await connection.execute(plan.lock, given)
+                await (await connection.execute(plan.read, given)).fetchone()
+                ticks.tick()
+
+        self.noop, self.turn, self.read = noop, turn, read
 
 
 def _client(plan: Plan) -> Queue:
@@ -67,10 +75,11 @@ def work(plan: Plan, slot: int) -> None:
     asyncio.run(run())
 
 
-def send(plan: Plan, samples: int) -> list[float]:
+def send(plan: Plan, samples: int, read: int = 0) -> list[float]:
     queue = _client(plan)
+    task = queue.read if read else queue.noop
     with queue.app.open():
-        return sample(Ticks(plan.ticks), samples, queue.noop.defer)
+        return sample(Ticks(plan.ticks), samples, lambda: task.defer(**plan.job(1)))
 
 
 def single(plan: Plan, count: int) -> float:
