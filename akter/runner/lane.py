@@ -148,7 +148,7 @@ class Lane:
     def probe(self, free: int, buckets: int) -> tuple[int, int]:
         """Rows the next claim should look at, and how many of each of the buckets."""
         probe, least = 2 * free, _LEAST_OF_MANY if self.sharing else _LEAST_EACH
-        return probe * self._widen, max(least, -(-2 * probe // buckets)) * self._widen
+        return probe * self._widen, max(least, -(-probe // buckets)) * self._widen
 
     def claimed(self, free: int, taken: int, left: bool) -> bool:
         """Remember what a claim for `free` rows took, and whether it saw more; returns whether to claim again at once."""

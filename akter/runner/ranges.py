@@ -19,8 +19,7 @@ class Ranges:
     def __init__(self, ranges: Sequence[Range]) -> None:
         self._all = list(ranges)
         self._pieces = [(start, min(last, start + PIECE - 1)) for first, last in ranges for start in range(first, last + 1, PIECE)]
-        # By chance, so that runners which start together are not after the same rows.
-        self._first, self._piece = 0, random.randrange(len(self._pieces))
+        self._first, self._next = 0, list[Range]()
 
     def every(self) -> list[Range]:
         """All the ranges."""
@@ -29,6 +28,7 @@ class Ranges:
         return self._all[at:] + self._all[:at]
 
     def piece(self) -> Range:
-        """The next piece."""
-        self._piece = (self._piece + 1) % len(self._pieces)
-        return self._pieces[self._piece]
+        """The next piece: each in its turn, in an order by chance, so that two runners are not after the same rows for long."""
+        if not self._next:
+            self._next = random.sample(self._pieces, len(self._pieces))
+        return self._next.pop()
