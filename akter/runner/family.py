@@ -12,13 +12,17 @@ from akter.store.wire import Wire
 
 
 class Probe(NamedTuple):
-    """What a claim may look at: buckets `first` to `last`, `limit` rows to take, `probe` to look at, `each` of them in one bucket."""
+    """What a claim may look at: buckets `first` to `last`, `limit` rows to take, `probe` to look at, `each` of them in one bucket.
+
+    `number` is the pass's, in which a claim may be made for several ranges of buckets.
+    """
 
     first: int
     last: int
     limit: int
     probe: int
     each: int
+    number: int = 0
 
 
 class Taken(NamedTuple):

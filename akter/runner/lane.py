@@ -97,7 +97,7 @@ class Lane:
     room for a whole group. It takes `most` of them at once: while one half of the seats is claimed for, the other one is worked on.
 
     `more` says that due rows were left behind: then each freed seat wakes the relay. A claim that left seats empty although it saw more
-    rows met rows that others hold locked, or one crowded bucket, and widens the next probe.
+    rows met rows that others hold locked, or one crowded bucket: what is due is `hidden` from it, and it widens the next probe.
     """
 
     def __init__(self, family: str, seats: int, threads: int, group: int, wake: Work, most: int | None = None) -> None:
@@ -106,7 +106,7 @@ class Lane:
         self._pool = Threads(f"akter-{family}", threads)
         self._changed = threading.Condition()
         self._rows = self._units = 0
-        self._widen, self.more, self.sharing = 1, False, False
+        self._widen, self.more, self.hidden, self.sharing = 1, False, False, False
         self.overdue = 0
         """Threads in something that should have returned by now, as of the last look."""
         self._claimed_at = 0.0
@@ -154,12 +154,17 @@ class Lane:
         """Remember what a claim for `free` rows took, and whether it saw more; returns whether to claim again at once."""
         self._claimed_at = time.monotonic()
         self.more = taken > 0 and left
-        hidden = taken < free and left and self._widen < MAX_WIDEN
+        self.hidden = taken < free and left and self._widen < MAX_WIDEN
         if not (taken < free and left):
             self._widen = max(1, self._widen // 2)
-        elif hidden:
+        elif self.hidden:
             self._widen *= 2
-        return self.more or hidden
+        return self.behind
+
+    @property
+    def behind(self) -> bool:
+        """Whether its last claim left something, or saw more than it could take."""
+        return self.more or self.hidden
 
     def start(self, rows: int, work: Work) -> None:
         """Work on `rows` claimed rows in a thread; whoever works calls `leave` as they are settled. Raises `RuntimeError` when closed."""

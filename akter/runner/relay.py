@@ -76,7 +76,7 @@ class Relay:
         self.families, self._settings = families, settings
         self.wanted, self._look_by = Gathered(), -_NEVER
         self._lock, self._stopping = threading.Lock(), False
-        self._ranges = Ranges(settings.ranges)
+        self._ranges, self._passes = Ranges(settings.ranges), 0
         self.timers = Timers(settings.poll)
 
     def ask(self, rows: Sequence[Named] = ()) -> bool:
@@ -121,8 +121,8 @@ class Relay:
         return self.timers.came() or time.monotonic() >= self._look_by
 
     def _left(self) -> list[Family]:
-        """The families for which rows were left for want of seats: when one is free again, there is no need to look at the others."""
-        return [family for family in self.families if family.lane.more]
+        """The families for which rows were left, most often for want of seats: there is no need to look at the others then."""
+        return [family for family in self.families if family.lane.behind]
 
     def _only_these(self, rows: Sequence[Named], afterwards: Afterwards | None, *, patient: bool = True) -> bool:
         """Claim rows that were named; returns whether that was all there is to do now.
@@ -214,6 +214,7 @@ class Relay:
     def _claim_all(self, shares: Sequence[_Share], *, known: bool) -> None:
         """Claim from range after range; `known`: first from a piece of them, where most often there is enough."""
         ask = not known and self.timers.ask()
+        self._passes += 1
         if known:
             self._claim(shares, *self._ranges.piece())
             for share in shares:
@@ -228,7 +229,8 @@ class Relay:
             if share.room <= 0:
                 share.left = True
             else:
-                asked.append((share, Probe(first, last, share.room, *share.family.lane.probe(share.room, last - first + 1))))
+                wide = share.family.lane.probe(share.room, last - first + 1)
+                asked.append((share, Probe(first, last, share.room, *wide, self._passes)))
         if not asked:
             return
         asking = [(share, probe, share.family.claim(probe)) for share, probe in asked]

@@ -28,7 +28,7 @@ class Wanted:
         self._around, self._known = around, known
         self._plain = _arrays({key: known for key, known in known.items() if known.job.concurrency is None})
         self._capped = _arrays({key: known for key, known in known.items() if known.job.concurrency is not None})
-        self._turn = self._suspects = False
+        self._suspects = False
 
     @property
     def at_once(self) -> bool:
@@ -40,9 +40,8 @@ class Wanted:
         lines: list[Line] = []
         self._suspects = suspects
         if self._plain is not None:
-            # In every other claim, half of the seats are left to jobs with a limit per actor.
-            self._turn = not self._turn
-            limit = probe.limit if self._capped is None or self._turn else probe.limit // 2
+            # In every other pass, half of the seats are left to jobs with a limit per actor.
+            limit = probe.limit if self._capped is None or probe.number % 2 else probe.limit // 2
             lines.append(self._line(attempt.claim, {**probe._asdict(), **self._plain, "limit": limit, "suspects": suspects}))
         if self._capped is not None:
             values = {**probe._asdict(), **self._capped, "suspects": suspects}
