@@ -10,7 +10,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import msgspec
 
@@ -35,6 +35,9 @@ SHOWN = 20
 _LONGEST_LOOK = 1.0
 _FOREVER = float("inf")
 
+Held: TypeAlias = "tuple[int, int, str, int]"
+"""An attempt, as its job's row names it: bucket, routing key, id and the attempt's number."""
+
 WHY: dict[Over, str] = {
     "time": "it took longer than its time limit",
     "lease": "its lease could not be renewed in time",
@@ -45,15 +48,15 @@ WHY: dict[Over, str] = {
 class Attempts:
     """All that is claimed here and not settled.
 
-    `renew` asks the database, and returns what is still running, by its key, with whether it was cancelled. `give_up` reports an attempt
-    whose function still runs. `stalled` looks after jobs that wait behind
+    `renew` asks the database, and returns the attempts that still hold their jobs, with whether those were cancelled: this runner may have
+    the next attempt of a job, too. `give_up` reports an attempt whose function still runs. `stalled` looks after jobs that wait behind
     others, and says in how many seconds to look again. `lane` is told how many threads are in functions past their time.
     """
 
     def __init__(
         self,
         faults: Faults,
-        renew: Callable[[Sequence[Run]], dict[tuple[int, int, str], bool]],
+        renew: Callable[[Sequence[Run]], dict[Held, bool]],
         give_up: Callable[[Run, str], None],
         stalled: Callable[[], float | None],
         check: float,
@@ -238,9 +241,9 @@ class Attempts:
             return False
         return True
 
-    def _renewed(self, asked: Sequence[Run], sent: float, found: dict[tuple[int, int, str], bool]) -> None:
+    def _renewed(self, asked: Sequence[Run], sent: float, found: dict[Held, bool]) -> None:
         for run in asked:
-            cancelled = found.get((run.row.bucket, run.row.routing_key, run.row.intent_id))
+            cancelled = found.get((run.row.bucket, run.row.routing_key, run.row.intent_id, run.row.attempts))
             if cancelled is None:
                 self._lose(run)
                 continue

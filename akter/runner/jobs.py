@@ -22,7 +22,7 @@ from akter.fault import Crashed
 from akter.member import Surroundings
 from akter.runner import isolation, verdict
 from akter.runner.attempt import Known, Run, Success, Verdict, run_of
-from akter.runner.attempts import Attempts
+from akter.runner.attempts import Attempts, Held
 from akter.runner.family import Probe, Taken
 from akter.runner.lane import Lane
 from akter.runner.reporter import Reporter
@@ -239,10 +239,10 @@ class Jobs:
         if run.suspect:
             self._expect(0.0)
 
-    def _renew(self, runs: Sequence[Run]) -> dict[tuple[int, int, str], bool]:
+    def _renew(self, runs: Sequence[Run]) -> dict[Held, bool]:
         rows = [{**verdict.token(run), "lease_ms": round(run.lease * 1000)} for run in runs]
         (answer,) = self._fly([self._line(attempt.renew, parameters("renew_", rows, True))], min(run.lease for run in runs))
-        return {(row[0], row[1], row[2]): row[3] for row in answer}
+        return {(row[0], row[1], row[2], row[3]): row[4] for row in answer}
 
     def _give_back(self, runs: Sequence[Run] | None) -> int:
         """Give back those that nobody has begun, of all or of these; returns how many that are."""

@@ -168,7 +168,7 @@ def renew() -> ExecutableReturnsRows:
         update(outbox)
         .values(due_at_ms=later)
         .where(held(rows), outbox.c.running)
-        .returning(outbox.c.bucket, outbox.c.routing_key, outbox.c.intent_id, outbox.c.cancelled_at_ms.is_not(None).label("cancelled"))
+        .returning(*(outbox.c[name] for name in ATTEMPT), outbox.c.cancelled_at_ms.is_not(None).label("cancelled"))
         .cte("renewed")
     )
     return select(*moved.c)
