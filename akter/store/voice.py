@@ -37,7 +37,7 @@ class Voice:
 
     def at_once(self, said: str) -> bool:
         """Say it without waiting for anything, an answer neither; returns whether that was possible."""
-        if self._connection is None or self.rest() > 0.0 or not self._lock.acquire(blocking=False):
+        if self.rest() > 0.0 or not self._lock.acquire(blocking=False):
             return False
         try:
             if (connection := self._connection) is None or self._pid != os.getpid() or not self._heard(connection):
