@@ -147,8 +147,15 @@ def test_a_message_that_takes_long_does_not_keep_others_waiting(node: Make, besi
     eventually("no thread is left", lambda: not [one for one in threading.enumerate() if one.name in ("akter-listen", "akter-relay")])
 
 
-def test_a_message_delivered_by_the_thread_that_claimed_it_is_inside_the_runner(node: Make) -> None:
+def at_rest(node: Make) -> Node:
+    """A runner whose first look at everything is over: it would start what it finds in a thread of the lane."""
     one = node(started=True, poll=NEVER)
+    eventually("it has looked", lambda: one.runner._loop.passed_at is not None)
+    return one
+
+
+def test_a_message_delivered_by_the_thread_that_claimed_it_is_inside_the_runner(node: Make) -> None:
+    one = at_rest(node)
     said: list[str] = []
 
     def stop(mailbox: Any, letter: str) -> None:
@@ -165,7 +172,7 @@ def test_a_message_delivered_by_the_thread_that_claimed_it_is_inside_the_runner(
 
 
 def test_what_a_framework_looks_after_is_looked_after_in_that_thread_too(node: Make, monkeypatch: pytest.MonkeyPatch) -> None:
-    one, looked = node(started=True, poll=NEVER), list[str]()
+    one, looked = at_rest(node), list[str]()
     monkeypatch.setattr(lane, "after_work", [lambda: looked.append(threading.current_thread().name)])
     one.app.actor(Sender, "s").send_all(["a"], ["m"])
     eventually("it was looked after", lambda: looked == ["akter-relay"])

@@ -274,7 +274,8 @@ def test_a_hint_wakes_the_runners_of_other_processes(node: Make) -> None:
     eventually("it listens", lambda: one.runner._listener is not None and one.runner._listener.connected_once)
     other.app.send(other.app.actor(Mailbox, "m").take, "a")
     eventually("it arrives", lambda: handled.taken["a"] == 1)
-    assert handled.threads["a"] == {"akter-listen"}, "whoever hears of a single message delivers it"
+    # Whoever hears of a single message delivers it, unless the look at everything after it began to listen is still under way.
+    assert handled.threads["a"] <= {"akter-listen", "akter-intents-1"}
 
 
 @pytest.mark.parametrize("off", ["listen", "hint"])
