@@ -54,7 +54,8 @@ with Runner(app, lanes={"intents": 1}) as runner:
     until(lambda: kept not in pids())
     deliver(1)
     deliver(1)
-    assert len(pids()) == 1
+    # The lane's thread keeps one, and the two that take turns at the relay's loop.
+    assert 1 <= len(pids()) <= 3
 assert runner.counts.retried <= 1
 """
     )
