@@ -293,10 +293,10 @@ class Relay:
         Waits at most `seconds` for a pass that is under way; what that one claims is given back by itself.
         """
         self._stopping = True
-        for family in self.families:
-            family.stop()
         if self._lock.acquire(timeout=max(0.0, seconds)):
             self._lock.release()
+        for family in self.families:
+            family.stop()
 
     def abandon(self) -> None:
         """Claim nothing more, and give back all that is held."""
