@@ -145,7 +145,10 @@ class Relay:
                 raise
             if not claimed:
                 return True
-            if afterwards is None:
+            if self._stopping:
+                # A stop waits for this pass: nothing of it is begun.
+                self._messages.stop()
+            if afterwards is None or self._stopping:
                 self._messages.start(claimed, sent, full=False)
             elif (work := self._messages.start_here(claimed, sent)) is not None:
                 afterwards(work)
