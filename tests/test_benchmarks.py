@@ -75,6 +75,7 @@ def test_turns_are_measured_beside_pgbench(benchmark: Callable[..., Any]) -> Non
         "turns, 1 thread",
         "turns, 8 threads",
         "turns, 32 threads",
+        "turns, 32 threads, the process on one core",
         "turns of one actor, 8 threads",
         "turns with 2 own statements",
         "replays of a receipt",
