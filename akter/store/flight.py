@@ -158,11 +158,20 @@ def fly(connection: psycopg.Connection[Any], link: Link, lines: Sequence[Line], 
 
 def say(connection: psycopg.Connection[Any], statement: bytes, seconds: float) -> None:
     """Send one statement that returns nothing, without a pipeline, which costs as much as the statement; raises as `fly` does."""
+    with connection.lock:
+        try:
+            connection.pgconn.send_query(statement)
+        except psycopg.Error as error:
+            raise _lost(error, []) from error
+    hear(connection, seconds)
+
+
+def hear(connection: psycopg.Connection[Any], seconds: float) -> None:
+    """Wait for the answer to a statement that was sent like that; raises as `fly` does."""
     pgconn = connection.pgconn
     results: list[pq.abc.PGresult] = []
     with connection.lock:
         try:
-            pgconn.send_query(statement)
             waiting.wait(_exchange(pgconn, results, time.monotonic() + seconds, _receive_plain), pgconn.socket, interval=_TICK)
         except psycopg.Error as error:
             raise _lost(error, results) from error

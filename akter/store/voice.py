@@ -12,7 +12,7 @@ import psycopg
 from sqlalchemy import Engine
 
 from akter.store import apart
-from akter.store.flight import say
+from akter.store.flight import Lost, StatementFailed, hear, say
 
 REST = 0.002
 """Seconds between two hints of a process: what is committed meanwhile shares the next one."""
@@ -67,11 +67,15 @@ class Voice:
                 raise
 
     def _usable(self) -> psycopg.Connection[Any] | None:
-        """The connection, if there is one and its server has answered; otherwise it is slow, or gone without a word."""
+        """The connection, once its server has answered the last hint; none where there is none, or it does not answer."""
+        connection = self._connection
         try:
-            return connection if (connection := self._connection) is not None and self._heard(connection) else None
-        except psycopg.Error:
+            if connection is not None and not self._heard(connection):
+                hear(connection, _PATIENCE)
+                self._answered = True
+        except (psycopg.Error, Lost, StatementFailed):
             return None
+        return connection
 
     def _heard(self, connection: psycopg.Connection[Any]) -> bool:
         """Whether the server has answered the hint that nobody waited for; raises psycopg's errors when it has ended the connection."""

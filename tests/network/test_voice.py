@@ -115,6 +115,19 @@ def test_a_server_that_does_not_answer_has_its_connection_replaced(voice: Voice,
     assert heard(channel, 2) == ["a", "c"]
 
 
+def test_a_server_that_answers_late_keeps_its_connection(voice: Voice, channel: psycopg.Connection[Any]) -> None:
+    voice.say("a")
+    first = voice._connection
+    assert first is not None
+    first.pgconn.send_query(b"SELECT pg_sleep(0.3)")
+    first.pgconn.flush()
+    voice._answered = False
+    assert not rested(voice).at_once("b")
+    voice.say("c")
+    assert voice._connection is first
+    assert heard(channel, 2) == ["a", "c"]
+
+
 def test_commits_say_it_themselves_as_soon_as_there_is_a_connection(
     akter_app: Any, channel: psycopg.Connection[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
