@@ -81,8 +81,8 @@ def test_an_attempt_that_lost_its_lease_is_told_and_one_result_is(node: Make, be
     assert letters(one.app) == []
 
 
-def test_an_attempt_hears_that_the_next_one_runs_where_its_own_runner_has_it(node: Make, beside: Any) -> None:
-    one = node(started=True, cancel_check=0.05)
+def overtaken(one: Node, claimer: Node, beside: Any) -> tuple[threading.Event, threading.Event]:
+    """Let an attempt of one be told that the next one runs; returns what lets each of the two go."""
     first = provider.hold("tea")
     one.app.actor(Shop, "s").start("tea")
     eventually("it runs", lambda: provider.now == 1)
@@ -91,13 +91,19 @@ def test_an_attempt_hears_that_the_next_one_runs_where_its_own_runner_has_it(nod
 
     def taken() -> bool:
         beside("UPDATE {akter}.actor_outbox SET due_at_ms = 0 WHERE attempts = 1")
-        one.runner.relay.run_pass()
+        claimer.runner.relay.run_pass()
         return ("tea", 2) in provider.calls
 
-    eventually("it has the next one, too", taken)
+    eventually("the next one runs", taken)
     eventually("the first one is told", provider.attempts["tea", 1].cancelled.is_set)
     assert run.over == "lost"
     assert not provider.attempts["tea", 2].cancelled.is_set()
+    return first, second
+
+
+def test_an_attempt_hears_that_the_next_one_runs_where_its_own_runner_has_it(node: Make, beside: Any) -> None:
+    one = node(started=True, cancel_check=0.05)
+    first, second = overtaken(one, one, beside)
     second.set()
     eventually("one result is told", lambda: log(one.app) == ["done SECOND"])
     first.set()
@@ -106,21 +112,7 @@ def test_an_attempt_hears_that_the_next_one_runs_where_its_own_runner_has_it(nod
 @pytest.mark.conformance("REL-C-10")
 def test_an_attempt_hears_that_its_lease_is_another_ones_while_that_one_runs(node: Make, beside: Any) -> None:
     one, other = node(started=True, cancel_check=0.05), node()
-    first = provider.hold("tea")
-    one.app.actor(Shop, "s").start("tea")
-    eventually("it runs", lambda: provider.now == 1)
-    (run,) = one.runner.jobs.attempts.running()
-    second = provider.hold("tea", result="SECOND")
-
-    def taken() -> bool:
-        beside("UPDATE {akter}.actor_outbox SET due_at_ms = 0 WHERE attempts = 1")
-        other.runner.relay.run_pass()
-        return ("tea", 2) in provider.calls
-
-    eventually("the other one has it", taken)
-    eventually("the first one is told", provider.attempts["tea", 1].cancelled.is_set)
-    assert run.over == "lost"
-    assert not provider.attempts["tea", 2].cancelled.is_set()
+    first, second = overtaken(one, other, beside)
     assert provider.now == 2
     first.set()
     second.set()
