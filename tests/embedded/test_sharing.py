@@ -209,7 +209,8 @@ def test_a_lock_that_only_a_fork_still_holds_is_said_to_be_one(
 
 
 def test_a_server_that_recovers_is_waited_for(child: Callable[..., Any], data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(watcher, "HELD", 0.1)
+    # Longer than another process takes to join, which holds the lock meanwhile.
+    monkeypatch.setattr(watcher, "HELD", 2.0)
     pidfile = data / "pgdata" / "postmaster.pid"
     with Server(data) as server:
         said, holder, second = pidfile.read_text(), child(), Server(data)
@@ -219,7 +220,7 @@ def test_a_server_that_recovers_is_waited_for(child: Callable[..., Any], data: P
         other.tell("start", str(data))
         waiting = threading.Thread(target=second.start)
         waiting.start()
-        waiting.join(1.0)
+        waiting.join(4.0)
         assert waiting.is_alive()
         holder.kill()
         # At once, since half a file is none.
