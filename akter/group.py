@@ -3,6 +3,8 @@
 The first caller, who has the seat, admits them all. Then each runs its handler, those of one actor one after another, and whoever is
 the last to be done writes and commits for all. Nobody waits longer than `PATIENCE` for a slow one: it is withdrawn, and runs again
 by itself. A rejection keeps its receipt; a defect, or whatever else a handler raises, is its own caller's alone.
+
+Each caller wakes the next one, as the first thing it does: all woken at once would wait a second time, for the interpreter's lock.
 """
 
 from __future__ import annotations
@@ -12,6 +14,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
+from itertools import pairwise
 from typing import Any, TypeAlias, cast
 
 from sqlalchemy import Engine
@@ -73,6 +76,9 @@ class Group:
             if caller.verdict is None:
                 self.fall_apart(problem)
             raise
+        finally:
+            with self._lock:
+                caller.pass_on()
         member = caller.member
         if member is None or isinstance(caller.verdict, BaseException):
             raise cast(BaseException, caller.verdict)
@@ -113,8 +119,7 @@ class Group:
         with self._lock:
             self._close_at = min(self._deadline, time.monotonic() + PATIENCE)
             self._begun = not self._closed
-            for queue in self._queues.values():
-                queue[0].ring()
+            _wake([queue[0] for queue in self._queues.values()])
             # One of those who cannot begin yet keeps an eye on the time, should all that can be slow.
             if (watching := next((queue[1] for queue in self._queues.values() if len(queue) > 1), None)) is not None:
                 watching.ring()
@@ -126,11 +131,17 @@ class Group:
         while caller.verdict is None:
             if self._may_begin(caller):
                 self._handle(caller)
-            elif not caller.bell.acquire(timeout=left(self._close_at)):
-                if self._close():
-                    self._finish()
-                elif not caller.bell.acquire(timeout=left(self._deadline) + _GRACE):
-                    raise OutcomeUnknown(command_id=caller.call.id)
+            else:
+                self._wait(caller)
+
+    def _wait(self, caller: Caller) -> None:
+        """Wait to be woken. Whoever is to do that may be late itself, so a caller looks by itself now and then."""
+        if caller.bell.acquire(timeout=left(self._close_at)):
+            return
+        if self._close():
+            self._finish()
+        elif not caller.bell.acquire(timeout=PATIENCE) and caller.verdict is None and time.monotonic() > self._deadline + _GRACE:
+            raise OutcomeUnknown(command_id=caller.call.id)
 
     def _may_begin(self, caller: Caller) -> bool:
         with self._lock:
@@ -138,6 +149,7 @@ class Group:
             if caller.begun or self._closed or not self._begun or queue[0] is not caller:
                 return False
             caller.begun = True
+            caller.pass_on()
             return True
 
     def _handle(self, caller: Caller) -> None:
@@ -249,14 +261,24 @@ class Group:
         finally:
             self._leave()
             with self._lock:
+                told: list[Caller] = []
                 for caller in self._callers:
                     if caller.verdict is None:
                         if answer is not None and caller.member is not None:
                             caller.verdict = answer(caller)
-                            caller.ring()
+                            told.append(caller)
                         else:
                             self._send_away([caller])
+                _wake(told)
 
     def _say(self, problem: BaseException) -> None:
         reason = {"akter_members": len(self._callers), "akter_reason": str(problem)[:500]}
         logger.info("turn.group_fell_apart", extra=reason)
+
+
+def _wake(callers: Sequence[Caller]) -> None:
+    """Wake the first, which wakes the next; the lock of their group is held."""
+    for caller, after in pairwise(callers):
+        caller.next = after
+    if callers:
+        callers[0].ring()

@@ -31,11 +31,11 @@ MOST = 32
 class Caller:
     """A call and the thread that waits for its turn.
 
-    `bell` wakes the thread. `group` is whose transaction it shares, `read` what was admitted of it there, and `verdict` how that ended:
-    the commit's time, or what it is answered with.
+    `bell` wakes the thread, and `next` is who is woken after it. `group` is whose transaction it shares, `read` what was admitted of it
+    there, and `verdict` how that ended: the commit's time, or what it is answered with.
     """
 
-    __slots__ = ("begun", "bell", "call", "end", "execution", "group", "member", "read", "seated", "shares", "verdict")
+    __slots__ = ("begun", "bell", "call", "end", "execution", "group", "member", "next", "read", "seated", "shares", "verdict")
 
     def __init__(self, call: Call, execution: float, end: float, *, shares: bool) -> None:
         self.call, self.execution, self.end, self.shares = call, execution, end, shares
@@ -43,9 +43,16 @@ class Caller:
         self.bell.acquire()
         self.seated = self.begun = False
         self.group: Group | None = None
+        self.next: Caller | None = None
         self.member: Member | None = None
         self.read: Admitted | None = None
         self.verdict: int | BaseException | None = None
+
+    def pass_on(self) -> None:
+        """Wake the next one, with the lock held that `ring` wants."""
+        after, self.next = self.next, None
+        if after is not None:
+            after.ring()
 
     def ring(self) -> None:
         """Wake the thread; whoever rings holds the lock of what the thread waits for."""

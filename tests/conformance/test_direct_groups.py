@@ -16,6 +16,7 @@ from crowd import WAIT, Crowd, given, patient, seen_quick
 from sqlalchemy import text
 
 from akter import Actor, CommandConflict, Defect, Event, NotCreated, Rejection, command
+from akter.seats import Caller
 from akter.testing import crash_next, inspect, pause_next, receipts
 
 ran: list[str] = []
@@ -359,6 +360,27 @@ def test_a_slow_member_is_withdrawn_and_commits_once_alone(
     found = transactions(beside)
     assert found[slow] not in {found[id] for id in others}
     assert [len(receipts(app, app.actor(Stock, id))) for id in "abc"] == [1, 1, 1]
+
+
+@pytest.mark.conformance("GRP-04")
+@pytest.mark.parametrize("told", [False, True], ids=["to begin", "how it ended"])
+def test_a_caller_that_is_late_to_wake_the_next_one_holds_nobody_up_for_long(
+    app: Any, crowd: Crowd, beside: Any, monkeypatch: pytest.MonkeyPatch, told: bool
+) -> None:
+    monkeypatch.setattr("akter.group.PATIENCE", 0.2)
+    woken, late = Caller.pass_on, list[Caller]()
+
+    def pass_on(caller: Caller) -> None:
+        if caller.next is None or (caller.verdict is not None) is not told:
+            return woken(caller)
+        late.append(caller)
+        caller.next = None
+
+    monkeypatch.setattr(Caller, "pass_on", pass_on)
+    answers = crowd.together(*(partial(app.actor(Stock, id).add, 1) for id in "abcd"))
+    assert [answer.result(10.0) for answer in answers] == [1, 1, 1, 1]
+    assert late
+    assert [len(receipts(app, app.actor(Stock, id))) for id in "abcd"] == [1, 1, 1, 1]
 
 
 @pytest.mark.conformance("GRP-04")
