@@ -123,7 +123,7 @@ def lease(locked: Any, known: Any) -> Any:
             waiting=false(),
             due_at_ms=statement_ms() + known.c.lease_ms,
         )
-        .where(and_(*(outbox.c[name] == locked.c[name] for name in probing.KEY)), known.c.key == key())
+        .where(probing.same(locked), known.c.key == key())
         .returning(
             *(outbox.c[name] for name in Claimed._fields[2 : -len(BEFORE)]),
             *(locked.c[name].label(label) for name, label in zip(BEFORE, Claimed._fields[-len(BEFORE) :], strict=True)),

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 from typing import cast as cast_type
 
-from sqlalchemy import BigInteger, ColumnElement, Float, Integer, and_, bindparam, cast, func, literal_column, select, true, update
+from sqlalchemy import BigInteger, ColumnElement, Float, Integer, bindparam, cast, func, literal_column, select, true, update
 from sqlalchemy.sql.selectable import ExecutableReturnsRows, Select
 
 from akter.store import probing
@@ -95,7 +95,7 @@ def _lease(locked: Any) -> Any:
     return (
         update(outbox)
         .values(attempts=outbox.c.attempts + literal_column("1"), due_at_ms=statement_ms() + wait)
-        .where(and_(*(outbox.c[name] == locked.c[name] for name in probing.KEY)))
+        .where(probing.same(locked))
         .returning(*_returned())
         .cte("claimed")
     )

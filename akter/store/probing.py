@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from sqlalchemy import ARRAY, Column, ColumnElement, Integer, Text, bindparam, cast, exists, func, literal_column, or_, select, true
+from sqlalchemy import ARRAY, Column, ColumnElement, Integer, Text, and_, bindparam, cast, exists, func, literal_column, or_, select, true
 from sqlalchemy.sql.selectable import ExecutableReturnsRows
 
 from akter.store.clock import statement_ms
@@ -13,6 +13,15 @@ from akter.tables import outbox, pauses
 
 KEY = ("bucket", "routing_key", "intent_id")
 """What names a row of the outbox."""
+
+_PLACE: ColumnElement[Any] = literal_column("ctid")
+"""Where a row lies: it is found there without its key's index, which is as deep as there are timers."""
+
+
+def same(row: Any) -> ColumnElement[bool]:
+    """Whether a row of the outbox is the one that `row` of the same statement names; found at its place, if that is known."""
+    named = and_(*(outbox.c[name] == row.c[name] for name in KEY))
+    return and_(row.c.place == _PLACE, named) if "place" in row.c else named
 
 
 def counted(candidates: Any) -> Any:
@@ -48,7 +57,7 @@ def candidates(kind: str, only: Any, *also: Any) -> Any:
     buckets = func.generate_series(bindparam("first", type_=Integer()), bindparam("last", type_=Integer()))
     each = buckets.table_valued(Column("bucket", Integer()), name="each").render_derived()
     # The filter stands inside the probe: due rows nobody here can take must not fill its limit.
-    wanted = [outbox.c[one] if isinstance(one, str) else one for one in (*KEY, *also)]
+    wanted = [outbox.c[one] if isinstance(one, str) else one for one in (*KEY, _PLACE.label("place"), *also)]
     due = (
         select(*wanted, outbox.c.due_at_ms)
         .where(
@@ -91,9 +100,9 @@ def locked(candidates: Any, *also: str, only: ColumnElement[bool] | None = None,
     and `still`: what must be so of their rows, too.
     """
     row = (
-        select(*(outbox.c[name] for name in (*KEY, *also)))
+        select(*(outbox.c[name] for name in (*KEY, *also)), _PLACE.label("place"))
         .where(
-            *(outbox.c[name] == candidates.c[name] for name in KEY),
+            same(candidates),
             # Said so that the due index is of no use: it would look a row up among all that are due in its bucket.
             outbox.c.due_at_ms + literal_column("0") <= statement_ms(),
             *still,

@@ -55,10 +55,12 @@ class Plan:
         return sum(round(node.get("Rows Removed by Filter", 0) * node["Actual Loops"]) for node in self.due)
 
     @property
-    def looked_up(self) -> int:
-        """Rows that were found by their key or id: each once to lock it, and once to move it."""
+    def looked_up(self) -> tuple[int, int]:
+        """Rows that were found by their key or id, and at their place: each once to lock it, and once to move it."""
         keyed = [node for node in self.nodes if node.get("Index Name") in ("actor_outbox_pkey", "actor_outbox_intent")]
-        return sum(round(node["Actual Rows"] * node["Actual Loops"]) for node in keyed)
+        placed = [node for node in self.nodes if node["Node Type"] == "Tid Scan"]
+        by_key, by_place = (sum(round(node["Actual Rows"] * node["Actual Loops"]) for node in found) for found in (keyed, placed))
+        return by_key, by_place
 
     @property
     def touched(self) -> int:
@@ -66,7 +68,7 @@ class Plan:
         return sum(int(self.nodes[0][f"Shared {how} Blocks"]) for how in ("Hit", "Read"))
 
     def check(self) -> None:
-        """The due time bounds the index range, rows are looked up by their key, and nothing of size is read from end to end."""
+        """The due time bounds the index range, rows are looked up one by one, and nothing of size is read from end to end."""
         assert self.due
         for node in self.due:
             assert "due_at_ms <=" in node["Index Cond"], node
@@ -145,7 +147,7 @@ def test_future_timers_are_not_read(explain: Explain, node: Make) -> None:
         plan.check()
         assert plan.read <= 2
         assert [found["Actual Rows"] for found in plan.nodes if found["Node Type"] == "ModifyTable"] == [1]
-        assert plan.looked_up == 2
+        assert plan.looked_up == (0, 2)
     settle(one.app, one.runner)
     assert handled.taken == {"a": 1}
 
@@ -169,7 +171,7 @@ def test_a_backlog_is_not_read_from_end_to_end(explain: Explain, mode: str, anal
     plan = explain.run(mode)
     plan.check()
     assert plan.read <= 256 * EACH
-    assert plan.looked_up == 2 * LIMIT
+    assert plan.looked_up == (0, 2 * LIMIT)
     assert plan.filtered == 0
 
 
@@ -181,8 +183,7 @@ def test_a_claim_by_name_reads_the_rows_that_are_named_and_no_others(explain: Ex
         explain.analyze()
     plan = explain.run(mode, claim.named, **names(7, 300, 19_999))
     assert plan.due == []
-    # Each once to lock it, and once to move it.
-    assert plan.looked_up == 6
+    assert plan.looked_up == (3, 3)
     assert plan.touched <= 60
     assert [node["Actual Rows"] for node in plan.nodes if node["Node Type"] == "ModifyTable"] == [3]
     plan.check_scans()
@@ -202,7 +203,7 @@ def test_neither_due_rows_of_other_types_nor_dead_rows_that_a_transaction_holds_
         assert explain.run(mode).touched > 10_000, "the case is no case"
         plan = explain.run(mode, claim.named, **names(1, name="mine-"))
         assert plan.due == []
-        assert plan.looked_up == 2
+        assert plan.looked_up == (1, 1)
         assert plan.touched <= 40
 
 
