@@ -235,7 +235,10 @@ class Akter(Looking):
         self._joining.moved(by_ms)
 
     def close(self) -> None:
-        """Close the connections of an engine that akter made; an engine of yours is left alone."""
+        """Close the connections of an engine that akter made; an engine of yours is left alone.
+
+        A call after this one opens connections again. An embedded server ends with the last process that uses it, not before.
+        """
         self.wakes.close()
         if self._made_engine:
             self.engine.dispose()

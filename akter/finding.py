@@ -41,7 +41,7 @@ def findings(connection: Connection) -> list[Finding]:
     for count in (*counted, *following):
         found += _waiting(count)
     if any(count.stuck for count in following):
-        found += [_behind(row) for row in lagging.page(connection, attempts=STUCK, limit=_SHOWN)]
+        found += [_behind(row) for row in lagging.page(connection, served, paused, attempts=STUCK, limit=_SHOWN)]
     if any(count.stuck for count in counted):
         for row in backlog.page(connection, served, paused, attempts=STUCK, limit=_SHOWN):
             if row.reason in ("backoff", "due"):

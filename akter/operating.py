@@ -116,6 +116,8 @@ class Operator:
         With an `app`, also what is stored that its code is too old to read, and the events that are kept longer than it says, because
         somebody follows them and was not told of them yet.
         """
+        if app is not None and not hasattr(app, "actors"):
+            raise PayloadInvalid(f"findings(...): app is an Akter, not {app!r}")
         with self._reading() as connection:
             found = findings(connection)
             if app is None:
@@ -254,7 +256,8 @@ class Operator:
         given.number("lagging", "attempts", attempts, least=0, most=2_147_483_647)
         given.optional("lagging", subscriber_type=subscriber_type)
         with self._reading() as connection:
-            return lagging.page(connection, limit=limit, attempts=attempts, subscriber_type=subscriber_type)
+            served, paused = presence.served(presence.present(connection)), _pauses(presence.paused(connection))
+            return lagging.page(connection, served, paused, limit=limit, attempts=attempts, subscriber_type=subscriber_type)
 
     def skip_events(
         self, source: str, subscription: str, subscriber_id: str = "", *, through: int, tenant: str = DEFAULT_TENANT, why: str = ""

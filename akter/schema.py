@@ -206,7 +206,7 @@ def grants(role: str, *, schema: str = SCHEMA) -> str:
 def grants_of_views(role: str, views: Collection[str] = (), *, schema: str = SCHEMA) -> str:
     """The SQL that lets `role` read the views, all or some, and nothing else; the schema's owner runs it.
 
-    Raises `ConfigurationError` for a view that there is not.
+    Raises `ConfigurationError` for a view that there is not, and for what can be no role.
     """
     place = views_schema(checked(schema))
     if unknown := sorted(set(views).difference(VIEW_NAMES)):
@@ -311,4 +311,6 @@ def _alembic() -> Generator[None]:
 
 
 def _quoted(role: str) -> str:
+    if not role or "\0" in role:
+        raise ConfigurationError(f"{role!r} is no role of PostgreSQL: give the name of the one that is to have the rights")
     return '"' + role.replace('"', '""') + '"'

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal, TypeAlias, cast
 
 from sqlalchemy import (
@@ -56,13 +56,22 @@ class Lagging:
     last_error: str | None
 
 
-def page(connection: Connection, *, limit: int = 100, attempts: int = 0, subscriber_type: str | None = None) -> list[Lagging]:
+def page(
+    connection: Connection,
+    served: Sequence[str],
+    paused: Pauses,
+    *,
+    limit: int = 100,
+    attempts: int = 0,
+    subscriber_type: str | None = None,
+) -> list[Lagging]:
     """Those that are behind, the one that is due longest first; only those tried `attempts` times or more."""
     source = func.concat(subscriptions.c.source_type, "/", subscriptions.c.source_id, type_=Text())
     of = func.concat(subscriptions.c.subscriber_type, ".", subscriptions.c.subscription, type_=Text())
     behind = func.greatest(literal_column("0"), generations.c.event_sequence - subscriptions.c.delivered, type_=BigInteger())
     asked = (
-        select(subscriptions.c.tenant_id, source, of, subscriptions.c.subscriber_id, _reason(), subscriptions.c.delivered, behind)
+        select(subscriptions.c.subscriber_type, subscriptions.c.tenant_id, source, of, subscriptions.c.subscriber_id, _reason())
+        .add_columns(subscriptions.c.delivered, behind)
         .add_columns(subscriptions.c.due_at_ms - statement_ms(), *(subscriptions.c[name] for name in ("attempts", "gaps", "last_error")))
         .select_from(subscriptions.join(generations, _owner()))
         .where(subscriptions.c.due_at_ms.is_not(None), subscriptions.c.attempts >= attempts)
@@ -71,7 +80,12 @@ def page(connection: Connection, *, limit: int = 100, attempts: int = 0, subscri
     )
     if subscriber_type is not None:
         asked = asked.where(subscriptions.c.subscriber_type == subscriber_type)
-    return [Lagging(*row) for row in connection.execute(asked)]
+    return [_lagging(*row, served=served, paused=paused) for row in connection.execute(asked)]
+
+
+def _lagging(subscriber_type: str, *row: Any, served: Sequence[str], paused: Pauses) -> Lagging:
+    found = Lagging(*row)
+    return replace(found, reason=reason_of(found.reason, "subscription", subscriber_type, served, paused))
 
 
 def counts(connection: Connection, served: Sequence[str], paused: Pauses) -> list[Count]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import timedelta
-from typing import Any
+from typing import Any, cast
 from uuid import uuid4
 
 import click.testing
@@ -166,6 +166,11 @@ def test_an_operator_is_told_in_words_what_cannot_be_looked_for(operator: Operat
         ASKING[asked](operator, value)
     assert str(refused.value).startswith(f"{asked.split()[0]}(...): ")
     assert str(refused.value).endswith(said)
+
+
+def test_findings_say_what_they_take_an_app_for(operator: Operator) -> None:
+    with pytest.raises(PayloadInvalid, match=r"findings\(\.\.\.\): app is an Akter, not 5"):
+        operator.findings(cast(Any, 5))
 
 
 NUMBERS: dict[str, Callable[[Operator, Any], object]] = {

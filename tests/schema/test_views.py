@@ -64,6 +64,9 @@ def test_a_role_gets_the_views_it_is_given(database: Any, engine: Engine) -> Non
     schema.upgrade(engine)
     with pytest.raises(ConfigurationError, match="there is no view secrets: the views are actors, dead_letters,"):
         schema.grants_of_views("reader", ["secrets"])
+    for made in (schema.grants, schema.grants_of_views):
+        with pytest.raises(ConfigurationError, match="'' is no role of PostgreSQL: give the name of the one that is to have the rights"):
+            made("")
     printed = database.akter("grants", "reader", "--view", "actors", "--view", "receipts")
     assert printed.out == (
         'GRANT USAGE ON SCHEMA "akter_views" TO "reader";\n'

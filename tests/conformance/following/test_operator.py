@@ -116,6 +116,18 @@ def test_those_that_are_behind_are_listed_with_how_far_and_why(stuck: Node, oper
     }
 
 
+@pytest.mark.conformance("SUB-56")
+def test_one_that_is_due_is_listed_with_why_nobody_tells_it(stuck: Node, operator: Operator, run: Callable[..., Any], beside: Any) -> None:
+    operator.pause("subscription")
+    beside("UPDATE {akter}.actor_subscriptions SET due_at_ms = 0 WHERE due_at_ms IS NOT NULL")
+    with stuck.runner:
+        assert {row.subscription: row.reason for row in operator.lagging()} == {"Customer.ordered": "paused", "Watcher.told": "paused"}
+    operator.resume("subscription")
+    operator.pause("subscription", "Watcher")
+    assert {row.subscription: row.reason for row in operator.lagging()} == {"Customer.ordered": "unknown type", "Watcher.told": "paused"}
+    assert "unknown type" in run("list", "--type", "Customer").output
+
+
 @pytest.mark.conformance("SUB-56", "OBS-07")
 def test_the_doctor_names_one_that_is_stuck_and_what_to_do(stuck: Node, operator: Operator, run: Callable[..., Any]) -> None:
     for _ in range(7):
