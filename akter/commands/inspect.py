@@ -90,8 +90,7 @@ def _story(life: Life, limit: int) -> list[str]:
             # The receipt is not there any more, or not among the newest.
             told.append((event["emitted_at_ms"], [f"{_at(event['emitted_at_ms'])}  {line}"]))
     for row in life.operations:
-        why = f": {row['reason']}" if row["reason"] else ""
-        told.append((row["at_ms"], [f"{_at(row['at_ms'])}  {row['action']} by {row['operator'] or 'nobody named'}{why}"]))
+        told.append((row["at_ms"], [_cut(_operation(row, str(life.address)))]))
     older = [f"(the newest {limit}; there may be older ones)"] if max(len(life.commands), len(life.events)) == limit else []
     return older + [line for _, lines in sorted(told, key=lambda one: one[0]) for line in lines]
 
@@ -100,6 +99,12 @@ def _command(row: Row) -> str:
     (how, answer), *_ = json.loads(row["outcome"]).items()
     said = f"answered {_json(answer)}" if how == "ok" else f"rejected {answer['type']} {_json(answer['fields'])}"
     return f"{_at(row['committed_at_ms'])}  {row['command']} {_cut(said)}  [{row['command_id']}]"
+
+
+def _operation(row: Row, here: str) -> str:
+    what = "" if row["target"] == here else f" {row['target']}"
+    why = f": {row['reason']}" if row["reason"] else ""
+    return f"{_at(row['at_ms'])}  {row['action']}{what} by {row['operator'] or 'nobody named'}{why}"
 
 
 def _waits(row: Row, life: Life, who: str) -> str:

@@ -117,6 +117,14 @@ def test_those_that_are_behind_are_listed_with_how_far_and_why(stuck: Node, oper
 
 
 @pytest.mark.conformance("SUB-56")
+def test_the_sources_story_says_whom_an_operator_let_pass(stuck: Node, operator: Operator, akter_database: str, akter_schema: str) -> None:
+    operator.skip_events("Shop/s", "Watcher.told", "w", through=2, why="torn")
+    shown = CliRunner().invoke(main, ["--url", akter_database, "--schema", akter_schema, "inspect", "Shop", "s"])
+    (line,) = [line for line in shown.output.splitlines() if "subscriptions.skip" in line]
+    assert line.split(maxsplit=2)[2] == "subscriptions.skip Watcher.told w by ada: torn"
+
+
+@pytest.mark.conformance("SUB-56")
 def test_one_that_is_due_is_listed_with_why_nobody_tells_it(stuck: Node, operator: Operator, run: Callable[..., Any], beside: Any) -> None:
     operator.pause("subscription")
     beside("UPDATE {akter}.actor_subscriptions SET due_at_ms = 0 WHERE due_at_ms IS NOT NULL")
