@@ -104,6 +104,10 @@ def overtaken(one: Node, claimer: Node, beside: Any) -> tuple[threading.Event, t
 def test_an_attempt_hears_that_the_next_one_runs_where_its_own_runner_has_it(node: Make, beside: Any) -> None:
     one = node(started=True, cancel_check=0.05)
     first, second = overtaken(one, one, beside)
+    # Both in one statement, of which the first must not take the second's renewal for its own.
+    held = list(one.runner.jobs.attempts.running())
+    assert [run.row.attempts for run in held] == [1, 2]
+    assert [(number, cancelled) for (*_, number), cancelled in one.runner.jobs._renew(held).items()] == [(2, False)]
     second.set()
     eventually("one result is told", lambda: log(one.app) == ["done SECOND"])
     first.set()
