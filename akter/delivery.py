@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import threading
 import time
 from collections.abc import Sequence
 from typing import Any
@@ -76,6 +77,8 @@ class Delivery:
 
     def _once(self, call: Call, execution: float, end: float, *, alone: bool = False) -> Any:
         self._around.faults.at("before_delivery", call)
+        # The handlers of signals run in the main thread, whatever it is at: a raised or a slow one would be a whole group's.
+        alone = alone or threading.get_ident() == threading.main_thread().ident
         caller = Caller(call, execution, end, shares=not alone and self._pace.may_share(call.command))
         if caller.shares:
             call.watch = self._around.telemetry.turn(call)

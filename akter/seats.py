@@ -24,6 +24,9 @@ TOGETHER = 2
 PATIENCE = 0.02
 """Seconds that a quick command waits for such a transaction to end, before it takes a free seat all the same."""
 
+_LOOK = 1.0
+"""Seconds after which a caller that waits looks by itself: whoever was to wake it may have been interrupted, or may come late."""
+
 MOST = 32
 """Commands in one transaction."""
 
@@ -69,7 +72,8 @@ class Seats:
     def __init__(self, number: int, gather: Callable[[list[Caller]], Group]) -> None:
         self._free, self._gather, self._sharing = number, gather, 0
         self._waiting: deque[Caller] = deque()
-        self._lock = threading.Lock()
+        # A signal's handler may call as well, while the main thread holds it.
+        self._lock = threading.RLock()
 
     def take(self, caller: Caller) -> None:
         """Wait for a seat, or for a place in a group; raises `Unavailable` when there is none until the call's time is over."""
@@ -105,17 +109,15 @@ class Seats:
 
     def _start(self, caller: Caller) -> None:
         """Give a caller a seat, and those a place beside it that wait and may share."""
+        party = self._party(caller)
+        group = self._gather(party) if len(party) > 1 else None
         self._free -= 1
         self._sharing += caller.shares
         caller.seated = True
-        party = self._party(caller)
         for one in party:
-            if one is not caller or one in self._waiting:
+            one.group = group
+            if one in self._waiting:
                 self._waiting.remove(one)
-        if len(party) > 1:
-            group = self._gather(party)
-            for one in party:
-                one.group = group
 
     def _party(self, leader: Caller) -> list[Caller]:
         """The leader, and in their order those that wait. A second use of one id, and what follows it at its actor, waits on."""
@@ -131,7 +133,7 @@ class Seats:
         return party
 
     def _patience(self, caller: Caller) -> float:
-        return min(PATIENCE, left(caller.end)) if caller.shares and self._free else left(caller.end)
+        return min(PATIENCE if caller.shares and self._free else _LOOK, left(caller.end))
 
     def _overtake(self, caller: Caller) -> bool:
         """Take a free seat although others of its kind run: they take longer than they should."""

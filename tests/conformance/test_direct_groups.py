@@ -315,32 +315,39 @@ def test_members_whose_transaction_lost_its_fence_run_again_alone(app: Any, crow
 
 
 @pytest.mark.conformance("GRP-03")
-def test_a_caller_that_is_interrupted_while_it_waits_commits_nothing_and_the_others_run_alone(
+def test_a_call_in_the_main_thread_shares_with_nobody_so_an_interrupt_there_is_its_own(
     app: Any, start: Any, beside: Any, interruptible: None
 ) -> None:
-    seats = app._turns._seats
-    with pause_next(app, "before_commit", command_id="slow") as pause, pause_next(app, "before_commit", command_id="busy") as busy:
+    with pause_next(app, "before_commit", command_id="busy") as busy:
         held = start(given, app, "busy", app.actor(Stock, "in the way").add, 1)
         busy.wait()
-        slow = start(given, app, "slow", app.actor(Stock, "a").add, 1)
-        beside.until("it waits", lambda: len(seats._waiting) == 1)
-
-        def interrupt() -> None:
-            beside.until("both wait", lambda: len(seats._waiting) == 2)
-            busy.release()
-            pause.wait()
-            beside.until("its handler has run", lambda: "b" in ran)
-            # The main thread is the one that a signal reaches.
-            _thread.interrupt_main()
-
-        interrupting = start(interrupt)
+        others = [start(app.actor(Stock, id).add, 1) for id in "ac"]
+        beside.until("they wait", lambda: len(app._turns._seats._waiting) == 2)
+        # The main thread is the one that a signal reaches.
+        inside["b"] = _thread.interrupt_main
         with pytest.raises(KeyboardInterrupt):
             app.actor(Stock, "b").add(1)
-        interrupting.result(WAIT)
-    assert (held.result(WAIT), slow.result(WAIT)) == (1, 1)
-    assert inspect(app, app.actor(Stock, "b")).state is None
+        assert app.actor(Stock, "d").add(1) == 1
+        assert [other.done() for other in others] == [False, False]
+    assert [one.result(WAIT) for one in (held, *others)] == [1, 1, 1]
     assert receipts(app, app.actor(Stock, "b")) == ()
-    assert len(receipts(app, app.actor(Stock, "a"))) == 1
+    found = transactions(beside)
+    assert found["a"] == found["c"] != found["d"]
+
+
+def test_a_caller_whose_seat_is_free_and_whom_nobody_woke_takes_it(
+    app: Any, start: Any, beside: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seats = app._turns._seats
+    monkeypatch.setattr(seats, "_free", 1)
+    monkeypatch.setattr("akter.seats._LOOK", 0.1)
+    with pause_next(app, "before_commit", command_id="busy") as busy:
+        held = start(given, app, "busy", app.actor(Stock, "in the way").add, 1)
+        busy.wait()
+        other = start(app.actor(Stock, "a").add, 1)
+        beside.until("it waits", lambda: len(seats._waiting) == 1)
+        monkeypatch.setattr(Caller, "ring", lambda caller: None)
+    assert (held.result(WAIT), other.result(5.0)) == (1, 1)
 
 
 @pytest.mark.conformance("GRP-04")
