@@ -92,11 +92,12 @@ def test_a_stale_runner_below_the_cursor_changes_nothing(
     with pause_next(slow.app, "before_delivery", command_id=_id_of(slow, 1, "w")) as pause:
         held = start(slow.runner.drain)
         pause.wait()
-        # Its lease runs out, and another runner goes past it.
-        advance(quick.app, LEASE)
-        place(quick, "pot")
-        quick.runner.drain()
-        assert followers("delivered", "due_at_ms") == [(2, None)]
+        # Its lease runs out, and another runner goes past it; a pass of its own would claim it first.
+        with slow.runner.relay._lock:
+            advance(quick.app, LEASE)
+            place(quick, "pot")
+            quick.runner.drain()
+            assert followers("delivered", "due_at_ms") == [(2, None)]
         pause.release()
         held.result(PATIENCE)
     assert items(slow.app, Watcher, "w") == ["s:kettle", "s:pot"]
