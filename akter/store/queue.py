@@ -71,16 +71,9 @@ def due() -> ExecutableReturnsRows:
 
 
 def _joining(found: Any) -> Any:
-    mine = and_(*(outbox.c[name] == found.c[name] for name in probing.KEY))
-    row = select(*(outbox.c[name] for name in probing.KEY)).where(mine).with_for_update(skip_locked=True).lateral("row")
+    row = select(*(outbox.c[name] for name in probing.KEY)).where(probing.same(found)).with_for_update(skip_locked=True).lateral("row")
     alien = select(*row.c).select_from(found.join(row, true())).where(not_(found.c.capped)).cte("alien")
-    return (
-        update(outbox)
-        .values(capped=true())
-        .where(and_(*(outbox.c[name] == alien.c[name] for name in probing.KEY)))
-        .returning(outbox.c.bucket)
-        .cte("joining")
-    )
+    return update(outbox).values(capped=true()).where(probing.same(alien)).returning(outbox.c.bucket).cte("joining")
 
 
 def lock() -> ExecutableReturnsRows:
@@ -185,7 +178,7 @@ def _waiting(ruled: Any, within: Any, taken: Any) -> Any:
     return (
         update(outbox)
         .values(waiting=true(), due_at_ms=statement_ms() + others.c.lease_ms)
-        .where(and_(*(outbox.c[name] == others.c[name] for name in probing.KEY)))
+        .where(probing.same(others))
         .returning(outbox.c.bucket)
         .cte("moved")
     )
@@ -203,13 +196,7 @@ def wake() -> ExecutableReturnsRows:
         .lateral("row")
     )
     oldest = select(*row.c).select_from(groups.join(row, true())).cte("oldest")
-    moved = (
-        update(outbox)
-        .values(due_at_ms=now_ms())
-        .where(and_(*(outbox.c[name] == oldest.c[name] for name in probing.KEY)))
-        .returning(outbox.c.bucket)
-        .cte("woken")
-    )
+    moved = update(outbox).values(due_at_ms=now_ms()).where(probing.same(oldest)).returning(outbox.c.bucket).cte("woken")
     return select(func.count(type_=Integer())).select_from(moved)
 
 
