@@ -35,7 +35,7 @@ class Finding:
 def findings(connection: Connection) -> list[Finding]:
     """What is wrong now."""
     runners = presence.present(connection)
-    served, paused = presence.served(runners), frozenset((row["family"], row["target"]) for row in presence.paused(connection))
+    served, paused = presence.served(runners), presence.held_back(presence.paused(connection))
     counted, following = backlog.counts(connection, served, paused), lagging.counts(connection, served, paused)
     found = _runners(runners)
     for count in (*counted, *following):

@@ -6,7 +6,7 @@ It needs the database, not the actors: none of the application's classes has to 
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from typing import TYPE_CHECKING, Any, cast
 
@@ -86,7 +86,7 @@ class Operator:
         with self._reading() as connection:
             runners = presence.present(connection)
             paused = presence.paused(connection)
-            given = presence.served(runners), _pauses(paused)
+            given = presence.served(runners), presence.held_back(paused)
             return Overview(runners, [*backlog.counts(connection, *given), *lagging.counts(connection, *given)], paused)
 
     def waiting(
@@ -106,7 +106,7 @@ class Operator:
         if after is not None and not given.is_cursor(after):
             raise PayloadInvalid(f"waiting(...): after is the cursor of the last row of a page, not {after!r}")
         with self._reading() as connection:
-            served, paused = presence.served(presence.present(connection)), _pauses(presence.paused(connection))
+            served, paused = presence.served_and_paused(connection)
             wanted = {"reason": reason, "target_type": target_type, "intent_id": intent_id}
             return backlog.page(connection, served, paused, limit=limit, after=after, **wanted)  # type: ignore[arg-type]
 
@@ -256,7 +256,7 @@ class Operator:
         given.number("lagging", "attempts", attempts, least=0, most=2_147_483_647)
         given.optional("lagging", subscriber_type=subscriber_type)
         with self._reading() as connection:
-            served, paused = presence.served(presence.present(connection)), _pauses(presence.paused(connection))
+            served, paused = presence.served_and_paused(connection)
             return lagging.page(connection, served, paused, limit=limit, attempts=attempts, subscriber_type=subscriber_type)
 
     def skip_events(
@@ -323,10 +323,6 @@ _UNSKIPPED = {
     "behind": "{subscription} is past the cursor {through} of {source} already",
     "ahead": "{source} has no event {through} yet",
 }
-
-
-def _pauses(found: Sequence[Mapping[str, Any]]) -> backlog.Pauses:
-    return frozenset((row["family"], row["target"]) for row in found)
 
 
 def _check(intent_id: str, done: repair.Done) -> None:

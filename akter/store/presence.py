@@ -152,6 +152,16 @@ def paused(connection: Connection) -> list[dict[str, Any]]:
     return [dict(row) for row in rows.mappings()]
 
 
+def held_back(found: Sequence[Mapping[str, Any]]) -> frozenset[tuple[str, str]]:
+    """The families and types of what is paused, as `akter.store.backlog` asks for them."""
+    return frozenset((row["family"], row["target"]) for row in found)
+
+
+def served_and_paused(connection: Connection) -> tuple[list[str], frozenset[tuple[str, str]]]:
+    """The types that live runners serve, and what is paused: why a row waits that is due."""
+    return served(present(connection)), held_back(paused(connection))
+
+
 def clock_offset_ms(connection: Connection) -> int:
     """Milliseconds that a test moved the clock by; zero in earnest."""
     return connection.execute(select(deployment.c.clock_offset_ms)).scalar_one_or_none() or 0
