@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import _thread
 import contextlib
+import ctypes
 import logging
 import signal
 import threading
@@ -333,6 +334,28 @@ def test_a_call_in_the_main_thread_shares_with_nobody_so_an_interrupt_there_is_i
     assert receipts(app, app.actor(Stock, "b")) == ()
     found = transactions(beside)
     assert found["a"] == found["c"] != found["d"]
+
+
+@pytest.mark.conformance("GRP-03")
+def test_a_member_that_is_interrupted_while_it_waits_commits_nothing_and_the_others_run_alone(
+    app: Any, crowd: Crowd, beside: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("akter.group.PATIENCE", 0.5)
+    with pause_next(app, "before_commit", command_id="slow") as pause:
+        slow, other = crowd.together(
+            partial(given, app, "slow", app.actor(Stock, "a").add, 1),
+            partial(app.actor(Stock, "b").add, 1),
+        )
+        pause.wait()
+        beside.until("its handler has run", lambda: "b" in ran)
+        # As a time limit does that is set from another thread: it takes effect when the member wakes.
+        ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(threads["b"]), ctypes.py_object(KeyboardInterrupt))
+        with pytest.raises(KeyboardInterrupt):
+            other.result(WAIT)
+    assert slow.result(WAIT) == 1
+    assert inspect(app, app.actor(Stock, "b")).state is None
+    assert receipts(app, app.actor(Stock, "b")) == ()
+    assert len(receipts(app, app.actor(Stock, "a"))) == 1
 
 
 def test_a_caller_whose_seat_is_free_and_whom_nobody_woke_takes_it(

@@ -102,27 +102,27 @@ def test_a_connection_that_the_server_ended_is_replaced(voice: Voice, channel: p
     assert heard(channel, 3) == ["a", "c", "d"]
 
 
-def test_a_server_that_does_not_answer_has_its_connection_replaced(voice: Voice, channel: psycopg.Connection[Any]) -> None:
+def slow_to_answer(voice: Voice, seconds: bytes) -> psycopg.Connection[Any]:
+    """Let the server take that long to answer a hint; returns the connection on which it does."""
     voice.say("a")
     first = voice._connection
     assert first is not None
-    first.pgconn.send_query(b"SELECT pg_sleep(60)")
+    first.pgconn.send_query(b"SELECT pg_sleep(" + seconds + b")")
     first.pgconn.flush()
     voice._answered = False
     assert not rested(voice).at_once("b")
+    return first
+
+
+def test_a_server_that_does_not_answer_has_its_connection_replaced(voice: Voice, channel: psycopg.Connection[Any]) -> None:
+    first = slow_to_answer(voice, b"60")
     voice.say("c")
     assert voice._connection is not first
     assert heard(channel, 2) == ["a", "c"]
 
 
 def test_a_server_that_answers_late_keeps_its_connection(voice: Voice, channel: psycopg.Connection[Any]) -> None:
-    voice.say("a")
-    first = voice._connection
-    assert first is not None
-    first.pgconn.send_query(b"SELECT pg_sleep(0.3)")
-    first.pgconn.flush()
-    voice._answered = False
-    assert not rested(voice).at_once("b")
+    first = slow_to_answer(voice, b"0.3")
     voice.say("c")
     assert voice._connection is first
     assert heard(channel, 2) == ["a", "c"]
