@@ -7,6 +7,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple, TypeAlias
 
+import msgspec
+
 from akter.definition import Definition
 from akter.identity import Address, address
 from akter.job import Attempt, Job
@@ -17,6 +19,8 @@ Over: TypeAlias = Literal["", "time", "lease", "lost", "cancelled"]
 """Why an attempt was given up while its function ran: its time limit, a lease that could not be renewed or that another runner took, or
 a cancellation it did not heed."""
 
+LARGEST_FRAME = 4096
+"""Bytes of a progress frame as JSON; a larger one is dropped."""
 
 STARTING = 60.0
 """Seconds that a process for a function may take to start."""
@@ -100,6 +104,17 @@ class Run:
             "akter_job_id": self.row.intent_id,
             "akter_attempts": self.row.attempts,
         }
+
+    def report(self, value: Any) -> None:
+        """Keep the newest frame of a running attempt; what cannot be shown is dropped."""
+        if self.returned or self.over:
+            return
+        try:
+            frame = msgspec.json.encode(value)
+        except Exception:  # noqa: BLE001 - progress never fails a job, whatever its value makes of being looked at
+            return
+        if len(frame) <= LARGEST_FRAME:
+            self.frame = msgspec.json.decode(frame)
 
     def seconds(self) -> float:
         """How long its function has run."""

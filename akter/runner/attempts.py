@@ -12,8 +12,6 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeAlias
 
-import msgspec
-
 from akter.errors import AkterError
 from akter.fault import Crashed, Faults
 from akter.job import Attempt
@@ -25,9 +23,6 @@ logger = logging.getLogger("akter.job")
 
 GRACE = 2.0
 """Seconds that a cancelled attempt has to return by itself."""
-
-LARGEST_FRAME = 4096
-"""Bytes of a progress frame as JSON; a larger one is dropped."""
 
 SHOWN = 20
 """Running attempts whose progress a runner shows."""
@@ -66,16 +61,22 @@ class Attempts:
         self._check, self._lane = check, lane
         self._lock = threading.Lock()
         self._runs: dict[Run, None] = {}
-        self._next = _FOREVER
+        self._next = self._renewal = _FOREVER
         self.clock, self.leases = Loop("akter-deadlines", self._look), Loop("akter-leases", self._renew_all)
 
     def add(self, runs: Iterable[Run]) -> None:
         """Hold claimed attempts."""
+        held = dict.fromkeys(runs)
+        first = min((run.renew_at for run in held), default=_FOREVER)
         with self._lock:
-            self._runs.update(dict.fromkeys(runs))
+            self._runs.update(held)
+            sooner = first < self._renewal
+            self._renewal = min(first, self._renewal)
         self.clock.start()
         self.leases.start()
-        self.leases.wake()
+        if sooner:
+            # Those that are renewed later are found by the look that is planned.
+            self.leases.wake()
 
     def begin(self, run: Run) -> bool:
         """Begin an attempt, unless it was given back or its lease is over by now; returns whether it may run."""
@@ -92,7 +93,7 @@ class Attempts:
                 actor_id=row.actor_id,
                 tenant=row.tenant_id,
                 deadline=run.deadline,
-                report=lambda value: self._report(run, value),
+                report=run.report,
             )
             if run.cancelled:
                 run.attempt.cancelled.set()
@@ -103,17 +104,6 @@ class Attempts:
         if sooner:
             self.clock.wake()
         return True
-
-    def _report(self, run: Run, value: Any) -> None:
-        """Keep the newest frame of a running attempt; what cannot be shown is dropped."""
-        if run.returned or run.over:
-            return
-        try:
-            frame = msgspec.json.encode(value)
-        except Exception:  # noqa: BLE001 - progress never fails a job, whatever its value makes of being looked at
-            return
-        if len(frame) <= LARGEST_FRAME:
-            run.frame = msgspec.json.decode(frame)
 
     def frames(self) -> list[dict[str, Any]]:
         """The newest frames of the attempts that run longest, with whose they are."""
@@ -230,7 +220,7 @@ class Attempts:
                 for run in due:
                     run.renew_at = time.monotonic() + min(0.5, run.lease / 10)
         with self._lock:
-            first = min((run.renew_at for run in self._runs if not run.over), default=_FOREVER)
+            first = self._renewal = min((run.renew_at for run in self._runs if not run.over), default=_FOREVER)
         return max(0.0, min(_LONGEST_LOOK, first - time.monotonic()))
 
     def _reaches(self, run: Run) -> bool:

@@ -179,9 +179,13 @@ class Jobs:
                     self.attempts.clock.wake_by(since + _STALLED)
                 else:
                     self.reporter.put(self._taken_ends())
-            if (found := self._run(run)) is not None:
-                self._ended.append(found)
+            found = self._run(run)
             now = self._moved_at = time.monotonic()
+            if found is not None:
+                if not self._ended:
+                    # Whatever it waited before this, for the interpreter most often, no verdict did.
+                    since = now
+                self._ended.append(found)
             if len(self._ended) >= _SHARE or now - since > _OFTEN or run.suspect:
                 self.reporter.put(self._taken_ends())
                 since = now

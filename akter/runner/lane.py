@@ -96,6 +96,9 @@ class Lane:
     share a thread, so while all that is found may share (`sharing`), a claim takes as many as there are seats, and waits until there is
     room for a whole group. It takes `most` of them at once: while one half of the seats is claimed for, the other one is worked on.
 
+    What a function ended as is written after it gave its seat to the next one: a row between the two is `ending`. Of those there are no more
+    than seats, so a runner holds twice as many rows at most.
+
     `more` says that due rows were left behind: then each freed seat wakes the relay. A claim that left seats empty although it saw more
     rows met rows that others hold locked, or one crowded bucket: what is due is `hidden` from it, and it widens the next probe.
     """
@@ -105,7 +108,7 @@ class Lane:
         self._least, self._most = min(group, max(1, seats // 2)), seats if most is None else max(1, most)
         self._pool = Threads(f"akter-{family}", threads)
         self._changed = threading.Condition()
-        self._rows = self._units = 0
+        self._rows = self._units = self._ending = 0
         self._widen, self.more, self.hidden, self.sharing = 1, False, False, False
         self.overdue = 0
         """Threads in something that should have returned by now, as of the last look."""
@@ -125,7 +128,7 @@ class Lane:
     def held(self) -> int:
         """Rows this runner holds."""
         with self._changed:
-            return self._rows
+            return self._rows + self._ending
 
     def idle_threads(self) -> int:
         """Units of work that may start now."""
@@ -135,7 +138,7 @@ class Lane:
     def free(self) -> int:
         """Rows a claim may take now."""
         with self._changed:
-            seats, threads = self.seats - self._rows, self.threads - self._units
+            seats, threads = min(self.seats, 2 * self.seats - self._ending) - self._rows, self.threads - self._units
         if not self.sharing or threads <= 0:
             return min(seats, threads)
         return min(seats, self._most) if seats >= self._least or time.monotonic() > self._claimed_at + PATIENCE else 0
@@ -193,22 +196,34 @@ class Lane:
         return run
 
     def hold(self, rows: int) -> None:
-        """Take seats that no claim asked for, to be left like others."""
+        """Count rows as ending whose functions keep their seats: how they ended is work, too."""
         with self._changed:
-            self._rows += rows
+            self._ending += rows
+
+    def ended(self, rows: int) -> None:
+        """Free the seats of rows whose functions have returned; `written` says that how they ended is known."""
+        self._change(rows=-rows, ending=rows)
+
+    def written(self, rows: int) -> None:
+        """How these ended is written."""
+        self._change(ending=-rows)
 
     def leave(self, rows: int, *, units: int = 0) -> None:
         """Free the seats of rows that are settled."""
+        self._change(rows=-rows, units=-units)
+
+    def _change(self, rows: int = 0, units: int = 0, ending: int = 0) -> None:
         with self._changed:
-            self._rows -= rows
-            self._units -= units
+            self._rows += rows
+            self._units += units
+            self._ending += ending
             self._changed.notify_all()
         if self.more and self.free() > 0:
             self._wake()
 
     def wait_idle(self, seconds: float) -> bool:
         """Wait until nothing is held and nothing runs; returns whether that is so."""
-        return self._wait(lambda: self._rows == 0 and self._units == 0, seconds)
+        return self._wait(lambda: self._rows + self._ending == 0 and self._units == 0, seconds)
 
     def wait_for_the_rest(self, seconds: float) -> bool:
         """Wait until nothing runs but what should have returned by now; returns whether that is so."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from sqlalchemy import Engine
@@ -39,7 +39,7 @@ _BLOCKED = 0.5
 
 
 class Reporter:
-    """`seat`: verdicts of attempts that still hold a seat free it; those of attempts given up before do not.
+    """Verdicts are counted as ending in their lane until they are written, but for those that are told once more.
 
     `expect` lets the relay look for due work after some seconds.
     """
@@ -54,22 +54,29 @@ class Reporter:
         self._closed = threading.Event()
         self._threads = Threads("akter-reports", 1)
 
-    def put(self, ended: Iterable[Verdict], *, seat: bool = True) -> None:
-        """Report; returns when it is written, or when somebody else has taken it over."""
-        with self._lock:
-            self._pending.extend((verdict, seat) for verdict in ended)
+    def put(self, ended: Sequence[Verdict]) -> None:
+        """Report of functions that have returned, which frees their seats; returns when it is written, or somebody else has taken it over."""
+        self._lane.ended(len(ended))
+        self._add(ended)
         self._flush()
 
     def later(self, ended: Verdict) -> None:
         """Report, from a thread that must not wait for the database, of an attempt whose function still runs and keeps its seat."""
         # The report is work as well, and whoever waits for the lane waits for it.
         self._lane.hold(1)
-        self.soon([ended])
+        self._soon([ended])
 
     def soon(self, ended: Sequence[Verdict]) -> None:
-        """Report, from a thread that must not wait for the database."""
+        """Report of functions that have returned, from a thread that must not wait for the database."""
+        self._lane.ended(len(ended))
+        self._soon(ended)
+
+    def _add(self, ended: Sequence[Verdict], *, counted: bool = True) -> None:
         with self._lock:
-            self._pending.extend((verdict, True) for verdict in ended)
+            self._pending.extend((verdict, counted) for verdict in ended)
+
+    def _soon(self, ended: Sequence[Verdict]) -> None:
+        self._add(ended)
         try:
             self._threads.run(self._flush)
         except RuntimeError:
@@ -111,7 +118,7 @@ class Reporter:
             logger.exception("job.settle_failed", extra={**batch[0][0].run.about(), "akter_reason": type(problem).__name__})
         # Of those given up, the functions still run: whoever asks what runs here must hear of them.
         self._attempts.forget(verdict.run for verdict, _ in batch if verdict.run.returned or not verdict.run.over)
-        self._lane.leave(sum(seat for _, seat in batch))
+        self._lane.written(sum(counted for _, counted in batch))
         return []
 
     def _write(self, batch: Sequence[Verdict]) -> None:
@@ -175,7 +182,12 @@ class Reporter:
 
     def _again(self, success: Success) -> None:
         """Report it once more after a while, from a thread that does not hold the end of the process; its row is safe."""
-        timer = threading.Timer(_BLOCKED, self.put, ([success],), {"seat": False})
+
+        def once_more() -> None:
+            self._add([success], counted=False)
+            self._flush()
+
+        timer = threading.Timer(_BLOCKED, once_more)
         timer.daemon = True
         timer.start()
 
