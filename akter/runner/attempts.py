@@ -181,9 +181,9 @@ class Attempts:
             return sorted((run for run in self._runs if run.begun and not run.returned), key=lambda run: run.begun_at)
 
     def ids(self) -> list[str]:
-        """The ids of the jobs that are held, and of those whose functions still run."""
+        """The ids of the jobs whose functions run or are to run, and of those whose end is not written yet."""
         with self._lock:
-            return sorted(run.id for run in self._runs if not run.returned)
+            return sorted(run.id for run in self._runs)
 
     def _look(self) -> float:
         """Give up what is over; the local clock's work."""

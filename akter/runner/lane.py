@@ -96,8 +96,8 @@ class Lane:
     share a thread, so while all that is found may share (`sharing`), a claim takes as many as there are seats, and waits until there is
     room for a whole group. It takes `most` of them at once: while one half of the seats is claimed for, the other one is worked on.
 
-    What a function ended as is written after it gave its seat to the next one: a row between the two is `ending`. Of those there are no more
-    than seats, so a runner holds twice as many rows at most.
+    A function that returns gives its seat to the next one before it is written how it ended: a row between the two is `ending`. There are
+    no more of those than seats, so a runner holds twice as many rows at most.
 
     `more` says that due rows were left behind: then each freed seat wakes the relay. A claim that left seats empty although it saw more
     rows met rows that others hold locked, or one crowded bucket: what is due is `hidden` from it, and it widens the next probe.

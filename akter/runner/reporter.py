@@ -55,7 +55,10 @@ class Reporter:
         self._threads = Threads("akter-reports", 1)
 
     def put(self, ended: Sequence[Verdict]) -> None:
-        """Report of functions that have returned, which frees their seats; returns when it is written, or somebody else has taken it over."""
+        """Report of functions that have returned, which frees their seats.
+
+        It returns when that is written, or somebody else has taken it over.
+        """
         self._lane.ended(len(ended))
         self._add(ended)
         self._flush()

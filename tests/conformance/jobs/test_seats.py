@@ -1,0 +1,59 @@
+"""A seat is for a function that runs: how one ended is written while the seat has the next one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from sqlalchemy import Engine
+from works import Node, Shop, eventually, provider
+
+Make = Callable[..., Node]
+
+
+@contextmanager
+def _unwritten(one: Node, engine: Engine, schema: str, beside: Any) -> Iterator[None]:
+    """Job `a` has ended, and its row is locked, so that how it ended cannot be written, nor what ends after it."""
+    let_go = provider.hold("a")
+    one.app.actor(Shop, "a").start("a", job="bare")
+    eventually("it runs", lambda: provider.now == 1)
+    with engine.begin() as rival:
+        rival.exec_driver_sql(f'SELECT 1 FROM "{schema}".actor_outbox FOR UPDATE')
+        let_go.set()
+        beside.until_waiting()
+        yield
+
+
+def test_as_many_jobs_as_there_are_seats_may_wait_to_be_written_while_others_run(
+    node: Make, other_engine: Engine, akter_schema: str, beside: Any
+) -> None:
+    one = node(started=True, lanes={"jobs": 2})
+    with _unwritten(one, other_engine, akter_schema, beside):
+        for name in ("b", "c", "d"):
+            one.app.actor(Shop, name).start(name, job="bare")
+        eventually("those ran", lambda: one.runner.jobs.lane.held == 4 and provider.now == 0)
+        for name in ("e", "f"):
+            one.app.actor(Shop, name).start(name, job="bare")
+        one.runner.relay.run_pass()
+        assert sorted(provider.calls) == [("a", 1), ("b", 1), ("c", 1), ("d", 1)]
+    eventually("all are written", lambda: beside.count("actor_outbox") == 0)
+    assert sorted(provider.calls) == [("a", 1), ("b", 1), ("c", 1), ("d", 1), ("e", 1), ("f", 1)]
+
+
+def test_a_drain_waits_until_it_is_written_how_a_job_ended(node: Make, other_engine: Engine, akter_schema: str, beside: Any) -> None:
+    one = node(started=True, lanes={"jobs": 2})
+    with _unwritten(one, other_engine, akter_schema, beside):
+        assert not one.runner.relay.wait_idle(0.0)
+        assert one.runner.jobs.lane.held == 1
+    one.runner.drain()
+    assert one.runner.jobs.lane.held == 0
+
+
+def test_a_stop_says_that_the_end_of_a_job_is_not_written_yet(node: Make, other_engine: Engine, akter_schema: str, beside: Any) -> None:
+    one = node(started=True, lanes={"jobs": 2})
+    with _unwritten(one, other_engine, akter_schema, beside):
+        report = one.runner.stop(grace=0.1)
+        assert not report.clean
+        assert len(report.left) == 1
+    eventually("it is written all the same", lambda: one.runner.jobs.lane.held == 0)
