@@ -266,7 +266,11 @@ class Member:
         if len(due) > MOST:
             return None
         where = self.call.address
-        rows = [Named(where.bucket, where.routing_key, id, request.target.actor_type) for id, request in due if isinstance(request, Send)]
+        rows = [
+            Named(where.bucket, where.routing_key, id, (to := request.target).actor_type, to.routing_key)
+            for id, request in due
+            if isinstance(request, Send)
+        ]
         return rows if len(rows) == len(due) else None
 
     def due_from(self, now_ms: int) -> int | None:

@@ -20,12 +20,16 @@ _PLAIN = re.compile(r"[A-Za-z0-9_.$-]{1,600}")
 
 
 class Named(NamedTuple):
-    """One message: its key in the outbox, and the type that it is for."""
+    """One message: its key in the outbox, the type that it is for, and how its actor is routed, unless an older version named it."""
 
     bucket: int
     routing_key: int
     intent_id: str
     target_type: str
+    target_key: int | None = None
+
+    def __str__(self) -> str:
+        return "/".join(str(part) for part in self if part is not None)
 
 
 class Gathered:
@@ -62,9 +66,9 @@ def said(me: str, rows: Sequence[Named]) -> str:
 
     Every role of the database may listen; ids that akter minted and names of types tell nobody anything.
     """
-    if not rows or len(rows) > MOST or not all(_PLAIN.fullmatch(text) for row in rows for text in row[2:]):
+    if not rows or len(rows) > MOST or not all(_PLAIN.fullmatch(text) for row in rows for text in row[2:4]):
         return me
-    text = " ".join((me, *(f"{row.bucket}/{row.routing_key}/{row.intent_id}/{row.target_type}" for row in rows)))
+    text = " ".join((me, *map(str, rows)))
     return text if len(text) <= _LONGEST else me
 
 
@@ -78,8 +82,10 @@ def heard(text: str) -> tuple[str, list[Named]]:
 
 
 def _row(text: str) -> Named:
-    bucket, routing_key, *texts = text.split("/")
-    row = Named(int(bucket), int(routing_key), *texts) if len(texts) == 2 else None
-    if row is None or not all(map(_PLAIN.fullmatch, texts)) or not -128 <= row.bucket < 128 or not -(2**63) <= row.routing_key < 2**63:
+    parts = text.split("/")
+    bucket, *keys = map(int, parts[:2] + parts[4:])
+    if len(parts) not in (4, 5) or not all(map(_PLAIN.fullmatch, parts[2:4])):
         raise ValueError(text)
-    return row
+    if not -128 <= bucket < 128 or not all(-(2**63) <= key < 2**63 for key in keys):
+        raise ValueError(text)
+    return Named(bucket, keys[0], parts[2], parts[3], *keys[1:])

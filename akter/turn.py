@@ -13,12 +13,14 @@ from typing import Any
 from akter import staging
 from akter.call import Call
 from akter.capability import left
+from akter.definition import Definition
 from akter.errors import AkterError, Defect, OutcomeUnknown, Unavailable
 from akter.following import Cursor
 from akter.member import Member, Surroundings
 from akter.named import Named
 from akter.pace import Pace
 from akter.sql import BACK_TO_SAVEPOINT, SAVEPOINT, OwnSql
+from akter.store import ahead as admission
 from akter.store import applied, failure, outbox, plans
 from akter.store import turn as statements
 from akter.store.flight import Line, Lost, Row, Rows, StatementFailed, raw
@@ -99,8 +101,9 @@ class Turn:
         ]
         # What says that it has SQL of its own gets its savepoint without a flight more.
         self._saved = not many and calls[0].command.mark.sql
+        seconds = left(self._deadline) + _GRACE
         try:
-            answers = self._wire.fly([*lines, SAVEPOINT] if self._saved else lines, left(self._deadline) + _GRACE)[: len(lines)]
+            answers = self._landed(seconds) or self._wire.fly([*lines, SAVEPOINT] if self._saved else lines, seconds)[: len(lines)]
         except StatementFailed as failed:
             if failed.error.sqlstate == "55P03":
                 raise Unavailable(f"{calls[0].address} is busy with another turn", command_id=calls[0].id) from failed.error
@@ -115,6 +118,17 @@ class Turn:
             found = [one._replace(cursor=cursors.get(one.ord)) for one in found]
         self._clock_ms = found[0].now_ms
         return found
+
+    def _landed(self, seconds: float) -> list[Rows] | None:
+        """The answers to an admission that was sent with the message's claim, if it found its actor."""
+        if not self._wire.under_way:
+            return None
+        answers = self._wire.land(seconds)
+        if not answers[-1].rows:
+            self._wire.roll_back()
+            return None
+        self._saved = False
+        return answers
 
     @property
     def now_ms(self) -> int:
@@ -243,12 +257,29 @@ class Turn:
 
     def _limits(self) -> dict[str, str]:
         self._limited = left(self._deadline)
-        rest = max(1, int(self._limited * 1000))
-        return {
-            "statement_timeout": f"{rest}ms",
-            "lock_timeout": f"{max(1, min(rest, int(self._around.lock * 1000)))}ms",
-            "idle_in_transaction_session_timeout": f"{rest + 1000}ms",
-        }
+        return _limits(self._limited, self._around)
+
+
+def ahead(who: Definition, message: Named, seconds: float, around: Surroundings) -> list[Line]:
+    """What follows the BEGIN in the admission of a message's turn that is sent before anybody knows what the message says.
+
+    It gives the turn `seconds`; a command with a time limit of its own has to be admitted again.
+    """
+    assert message.target_key is not None
+    key = message.target_key
+    values = {"bucket": key >> 56, "routing_key": key, "actor_type": who.name, "command_id": message.intent_id}
+    get = around.statements.get
+    limits = Line(get(statements.settings), _limits(seconds, around))
+    return [limits, Line(get(admission.lock), values), Line(get(admission.read), values)]
+
+
+def _limits(seconds: float, around: Surroundings) -> dict[str, str]:
+    rest = max(1, int(seconds * 1000))
+    return {
+        "statement_timeout": f"{rest}ms",
+        "lock_timeout": f"{max(1, min(rest, int(around.lock * 1000)))}ms",
+        "idle_in_transaction_session_timeout": f"{rest + 1000}ms",
+    }
 
 
 def _named(members: Sequence[Member], now_ms: int) -> list[Named]:

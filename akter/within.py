@@ -58,17 +58,18 @@ class Door(Protocol):
 
 
 class Message(NamedTuple):
-    """A message from outside: its row in the outbox, its id as the caller knows it, and what it asks for."""
+    """A message from outside: its row in the outbox, its id as the caller knows it, what it asks for, and how its actor is routed."""
 
     row: dict[str, Any]
     id: str
     command: Command
     arguments: Any
+    target_key: int
 
     @property
     def named(self) -> Named:
         """What a wake-up names."""
-        return Named(self.row["bucket"], self.row["routing_key"], self.row["intent_id"], self.row["target_type"])
+        return Named(self.row["bucket"], self.row["routing_key"], self.row["intent_id"], self.row["target_type"], self.target_key)
 
 
 def message(door: Door, when: When, command: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Message:
@@ -105,7 +106,7 @@ def message(door: Door, when: When, command: Callable[..., Any], args: tuple[Any
         "delay_ms": when.delay_ms,
         "due_at_ms": when.due_at_ms,
     }
-    return Message(row, shown, found, arguments)
+    return Message(row, shown, found, arguments, target.routing_key)
 
 
 def write(execute: Execute, messages: Sequence[Message]) -> None:

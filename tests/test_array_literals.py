@@ -9,7 +9,7 @@ import psycopg
 import pytest
 from sqlalchemy.engine import make_url
 
-from akter.store.flight import _array, _text
+from akter.store.parameter import _array, text
 
 TEXTS = ["", "plain", 'a "quote"', "back\\slash", '\\"', "{a,b}", "NULL", "null", " space ", "comma,", "new\nline", "ünï", "😀", "'", '","']
 COLUMNS: list[tuple[str, list[Any]]] = [
@@ -33,7 +33,7 @@ def connection(akter_server: Callable[[str], str]) -> Any:
 
 @pytest.mark.parametrize(("kind", "values"), COLUMNS)
 def test_an_array_arrives_as_it_was_given(connection: psycopg.Connection[Any], kind: str, values: list[Any]) -> None:
-    literal = _text(values)
+    literal = text(values)
     assert literal is not None
     assert connection.execute(f"SELECT %s::{kind}[]".encode(), [literal.decode()]).fetchone() == (values,)
 
@@ -49,8 +49,8 @@ class Text(str):
 @pytest.mark.parametrize("values", [["a\0b"], ["a", "b\0"], ["\0", None], [b"a\0", b"b"], [Text("\0")]])
 def test_a_nul_is_refused(values: list[Any]) -> None:
     with pytest.raises(ValueError, match="NUL"):
-        _text(values)
+        text(values)
 
 
 def test_subclasses_are_the_text_they_are() -> None:
-    assert _text([Text('"'), "b"]) == _text(['"', "b"])
+    assert text([Text('"'), "b"]) == text(['"', "b"])

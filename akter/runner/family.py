@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple, Protocol
 
 from akter.named import Named
+from akter.runner.ahead import Ahead
 from akter.runner.lane import Lane, Work
 from akter.store.flight import Line, Row
 from akter.store.wire import Wire
@@ -94,10 +95,17 @@ class Messages(Family, Protocol):
         """Whether messages for this type are delivered here."""
         ...
 
-    def start_here(self, rows: Sequence[Any], sent: float) -> Work | None:
-        """As `start`, for rows that were named. This thread has to call what is returned, once its pass is over: it works on some."""
+    def start_here(self, rows: Sequence[Any], sent: float, ahead: Ahead | None) -> Work | None:
+        """As `start`, for rows that were named. This thread has to call what is returned, once its pass is over: it works on some.
+
+        `ahead` is the admission of the only row, or `None`.
+        """
         ...
 
-    def claim_named(self, rows: Sequence[Named]) -> Line:
-        """The statement that claims these messages and no others, and returns what it took."""
+    def claim_named(self, rows: Sequence[Named], forward: bool) -> Line:
+        """The statement that claims these messages and no others, and returns what it took; `forward`: its admission comes right behind."""
+        ...
+
+    def admission(self, message: Named) -> Sequence[Line]:
+        """What admits the turn of a message, if it can be known before it is claimed."""
         ...

@@ -8,15 +8,18 @@ from collections.abc import Sequence
 
 from sqlalchemy import Engine
 
+from akter.definition import Definition
 from akter.fault import Crashed
 from akter.member import Member, Surroundings
+from akter.named import Named
 from akter.pace import Pace
 from akter.runner.group import Group, impatient
 from akter.runner.message import Delivery, Held
 from akter.runner.settler import Settler, about
 from akter.store.claim import Claimed
+from akter.store.flight import Line
 from akter.store.wire import Wire
-from akter.turn import Turn
+from akter.turn import Turn, ahead
 from akter.watch import Hop
 
 logger = logging.getLogger("akter.relay")
@@ -41,7 +44,7 @@ class Deliverer:
                     faults.at("after_claim", delivery.call)
             for delivery in batch:
                 faults.at("before_delivery", delivery.call)
-            with Wire(self._engine, self._around.statements, batch[0].call.id) as wire:
+            with self._wire(batch) as wire:
                 self._around.telemetry.waited(asked, "relay")
                 fresh = self._begin(batch)
                 try:
@@ -59,6 +62,16 @@ class Deliverer:
             kept = [delivery for delivery in batch if not delivery.given_back]
             self._wait([(delivery, problem) for delivery in kept])
         return []
+
+    def _wire(self, batch: Sequence[Delivery]) -> Wire:
+        begun, batch[0].ahead = batch[0].ahead, None
+        call = batch[0].call
+        taken = begun.take(call) if begun is not None and len(batch) == 1 else None
+        return taken or Wire(self._engine, self._around.statements, call.id)
+
+    def admission(self, who: Definition, message: Named) -> list[Line]:
+        """The admission of a message's turn, to be sent with the message's claim."""
+        return ahead(who, message, self._execution, self._around)
 
     def hop(self, row: Claimed) -> Hop:
         """Watch a row that was just claimed."""

@@ -6,6 +6,7 @@ import logging
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence, Set
+from contextlib import ExitStack
 from functools import partial
 from itertools import chain
 from typing import Any
@@ -13,6 +14,7 @@ from typing import Any
 from akter.definition import Definition
 from akter.errors import AkterError, Unavailable
 from akter.named import Named
+from akter.runner.ahead import Ahead
 from akter.runner.family import Probe, Taken, leased, taken_as, waits
 from akter.runner.grouping import Unit, plan
 from akter.runner.intent import Deliverer
@@ -64,14 +66,20 @@ class Intents:
         """Whether messages for this type are delivered here."""
         return target_type in self._actors
 
-    def claim_named(self, rows: Sequence[Named]) -> Line:
-        """The statement that claims these messages and no others, and returns what it took."""
+    def claim_named(self, rows: Sequence[Named], forward: bool) -> Line:
+        """The statement that claims these messages and no others, and returns what it took; `forward`: its admission comes right behind."""
         values = {
             **parameters("named_", [{name: getattr(row, name) for name in KEY} for row in rows], True),
             **{"limit": len(rows), "served": list(self._actors)},
             **waits(self._lease, self._settings.max_backoff),
         }
-        return Line(self._statements.get(claim.named), values)
+        return Line(self._statements.get(claim.named, forward), values)
+
+    def admission(self, message: Named) -> Sequence[Line]:
+        """What admits the turn of a message, if it can be known before it is claimed."""
+        if message.target_key is None:
+            return ()
+        return self._deliverer.admission(self._actors[message.target_type], message)
 
     def taken(self, answers: Sequence[Sequence[Row]], probe: Probe, wire: Wire) -> Taken:
         """What the statement took."""
@@ -82,11 +90,24 @@ class Intents:
         """Deliver claimed rows; `full`: the claim took as many as it asked for."""
         self._deliver(rows, sent, full)
 
-    def start_here(self, rows: Sequence[Claimed], sent: float) -> Work | None:
-        """Deliver claimed rows, some of them in this thread, by what is returned."""
-        return self._deliver(rows, sent, full=False, here=True)
+    def start_here(self, rows: Sequence[Claimed], sent: float, ahead: Ahead | None) -> Work | None:
+        """Deliver claimed rows, some of them in this thread, by what is returned; `ahead` is the one row's admission."""
+        with ExitStack() as stack:
+            if ahead is not None:
+                stack.callback(ahead.close)
+            work = self._deliver(rows, sent, full=False, here=True, ahead=ahead)
+            if work is None or ahead is None:
+                return work
+            stack.pop_all()
+        return partial(self._with, ahead, work)
 
-    def _deliver(self, rows: Sequence[Claimed], sent: float, full: bool, here: bool = False) -> Work | None:
+    def _with(self, ahead: Ahead, work: Work) -> None:
+        try:
+            work()
+        finally:
+            ahead.close()
+
+    def _deliver(self, rows: Sequence[Claimed], sent: float, full: bool, here: bool = False, ahead: Ahead | None = None) -> Work | None:
         until = sent + self._lease
         rows, aside = self._ticks.split(sorted(rows, key=lambda row: row.scheduled_at_ms))
         ready: list[Delivery] = []
@@ -94,7 +115,7 @@ class Intents:
         for row in rows:
             hop = self._deliverer.hop(row)
             try:
-                ready.append(Delivery(row, until, read(row, self._actors)))
+                ready.append(Delivery(row, until, read(row, self._actors), ahead))
                 ready[-1].call.hop = hop
             except BaseException as problem:  # noqa: BLE001 - a row that cannot be read must not keep the others from their threads
                 hop.retried(problem)

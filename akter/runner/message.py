@@ -13,17 +13,19 @@ from akter.caller import System
 from akter.definition import Definition
 from akter.errors import UnknownActor
 from akter.identity import Address, address, child_id
+from akter.runner.ahead import Ahead
 from akter.runner.handling import Handling
 from akter.store.claim import Claimed
 
 
 @dataclass(slots=True, eq=False)
 class Delivery(Handling):
-    """One claimed message; `until` is the local end of its lease, a `time.monotonic()` value."""
+    """One claimed message; `until` is the local end of its lease, a `time.monotonic()` value; `ahead`: its turn is admitted already."""
 
     row: Claimed
     until: float
     call: Call
+    ahead: Ahead | None = None
     announced: bool = False
     begun: bool = False
     given_back: bool = False

@@ -10,6 +10,7 @@ import random
 import threading
 import time
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
@@ -17,6 +18,7 @@ from sqlalchemy import Engine
 
 from akter.errors import AkterError
 from akter.named import Gathered, Named
+from akter.runner.ahead import Ahead
 from akter.runner.family import Family, Messages, Probe
 from akter.runner.lane import PATIENCE, Work
 from akter.runner.ranges import Ranges
@@ -75,7 +77,7 @@ class Relay:
         self._engine, self._statements, self._messages = engine, statements, messages
         self.families, self._settings = families, settings
         self.wanted, self._look_by = Gathered(), -_NEVER
-        self._lock, self._stopping = threading.Lock(), False
+        self._lock, self._stopping, self._first = threading.Lock(), False, True
         self._ranges, self._passes = Ranges(settings.ranges), 0
         self.timers = Timers(settings.poll)
 
@@ -136,10 +138,8 @@ class Relay:
             if self._stopping or len(rows) > min(lane.free(), lane.idle_threads()):
                 return False
             sent = time.monotonic()
-            lines = [Line(self._statements.get(plans.generic_and_soon, False), {}), self._messages.claim_named(rows)]
             try:
-                with Wire(self._engine, self._statements) as wire, wire.answering():
-                    claimed = [Claimed(*row) for row in wire.transact(lines, _SECONDS)[1].rows]
+                claimed, ahead = self._claim_named(rows, alone=afterwards is not None and len(rows) == 1)
             except BaseException:
                 self.wanted.add()
                 raise
@@ -149,12 +149,29 @@ class Relay:
                 # A stop waits for this pass: nothing of it is begun.
                 self._messages.stop()
             if afterwards is None or self._stopping:
+                if ahead is not None:
+                    ahead.close()
                 self._messages.start(claimed, sent, full=False)
-            elif (work := self._messages.start_here(claimed, sent)) is not None:
+            elif (work := self._messages.start_here(claimed, sent, ahead)) is not None:
                 afterwards(work)
         finally:
             self._lock.release()
         return True
+
+    def _claim_named(self, rows: Sequence[Named], *, alone: bool) -> tuple[list[Claimed], Ahead | None]:
+        """Claim rows that were named; one that this thread delivers `alone` is admitted in the same flight."""
+        with ExitStack() as stack:
+            wire = stack.enter_context(Wire(self._engine, self._statements))
+            # Where several runners hear of everything, most find it taken; whoever did leaves the admission out until it takes something.
+            behind = self._messages.admission(rows[0]) if alone and self._first and not wire.pooled else ()
+            lines = [Line(self._statements.get(plans.generic_and_soon, False), {}), self._messages.claim_named(rows, bool(behind))]
+            with wire.answering():
+                claimed = [Claimed(*row) for row in wire.transact(lines, _SECONDS, behind)[1].rows]
+            self._first = bool(claimed)
+            if not claimed or not behind:
+                return claimed, None
+            stack.pop_all()
+            return claimed, Ahead(wire, rows[0].target_key)
 
     def _look(self) -> float:
         """Do a pass over whatever is due; returns the seconds until the next one."""

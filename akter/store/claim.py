@@ -12,7 +12,7 @@ from typing import cast as cast_type
 from sqlalchemy import BigInteger, ColumnElement, Float, Integer, bindparam, cast, func, literal_column, select, true, update
 from sqlalchemy.sql.selectable import ExecutableReturnsRows, Select
 
-from akter.store import probing
+from akter.store import ahead, probing
 from akter.store.clock import statement_ms
 from akter.store.rows import source
 from akter.tables import outbox
@@ -63,8 +63,10 @@ def control() -> ExecutableReturnsRows:
     return _claim("control", "control")
 
 
-def named() -> ExecutableReturnsRows:
+def named(forward: bool = False) -> ExecutableReturnsRows:
     """Claim those of some messages that a claim of everything could take, too: due, held by nobody, for types served here and not paused.
+
+    `forward`: the transaction behind this one on its connection hears which message was claimed (`akter.store.ahead`).
 
     Parameters: the messages' keys as arrays, `named_bucket`, `named_routing_key` and `named_intent_id`, their number as `limit`, and
     `served`, `lease_ms` and `max_backoff_ms` as of `intents`. It returns what it took, `found` and `deepest` being 0.
@@ -74,7 +76,8 @@ def named() -> ExecutableReturnsRows:
     message = outbox.c.kind.concat(literal_column("''")) == literal_column("'intent'")
     claimed = _lease(probing.locked(source("named_", probing.KEY, True), still=(message, here)))
     none: ColumnElement[int] = literal_column("0", Integer())
-    return select(none.label("found"), none.label("deepest"), *claimed.c)
+    chosen: Select[Any] = cast_type(Any, select)(none.label("found"), none.label("deepest"), *claimed.c)
+    return chosen.where(ahead.left(claimed)) if forward else chosen
 
 
 def _claim(family: str, kind: str) -> ExecutableReturnsRows:

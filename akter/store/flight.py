@@ -10,7 +10,6 @@ import contextlib
 import hashlib
 import time
 from collections.abc import Callable, Generator, Mapping, Sequence
-from types import NoneType
 from typing import Any, NamedTuple, TypeAlias, cast
 
 import psycopg
@@ -20,7 +19,7 @@ from sqlalchemy import ClauseElement
 from sqlalchemy.dialects.postgresql import psycopg as dialects
 from sqlalchemy.sql.expression import Select
 
-from akter.store import answer
+from akter.store import answer, parameter
 from akter.tables import SCHEMA
 
 Value: TypeAlias = "int | str | bool | bytes | None"
@@ -30,10 +29,10 @@ Receive: TypeAlias = "Callable[[pq.abc.PGconn, list[pq.abc.PGresult]], bool]"
 _OK = frozenset({pq.ExecStatus.TUPLES_OK, pq.ExecStatus.COMMAND_OK})
 _DIALECT: Any = cast(Any, dialects.dialect)(paramstyle="numeric_dollar")
 _TICK = 0.2
+_NOTHING: Mapping[int, bytes] = {}
 _PLANNED_FOR, _PLANNED_FOR_LONG = 64, 16_384
 """How often a connection is used with its first plans, and then with any: they are made anew after 64 uses, 128, 256 and so on. PostgreSQL
 itself keeps a plan that reads a whole table, because it was empty, until the table is analyzed."""
-_NUL = "a text with a NUL cannot be stored"
 
 
 class Compiled(NamedTuple):
@@ -156,6 +155,50 @@ def fly(connection: psycopg.Connection[Any], link: Link, lines: Sequence[Line], 
     return _read(link, lines, fresh, results)
 
 
+class Behind(NamedTuple):
+    """A flight that was sent right behind another one, and not answered yet."""
+
+    lines: Sequence[Line]
+    fresh: Mapping[int, bytes]
+
+
+def depart(
+    connection: psycopg.Connection[Any], link: Link, lines: Sequence[Line], behind: Sequence[Line], seconds: float
+) -> tuple[list[Rows], Behind]:
+    """Send two flights together, and return the results of the first.
+
+    Until `land` has returned those of the second, the connection is of no other use. Raises as `fly` does.
+    """
+    pgconn = connection.pgconn
+    results: list[pq.abc.PGresult] = []
+    with connection.lock:
+        try:
+            pgconn.enter_pipeline_mode()
+            fresh = _send(pgconn, link, lines)
+            pgconn.pipeline_sync()
+            second = Behind(behind, _send(pgconn, link, behind, fresh))
+            pgconn.pipeline_sync()
+            waiting.wait(_exchange(pgconn, results, time.monotonic() + seconds, _receive), pgconn.socket, interval=_TICK)
+        except psycopg.Error as error:
+            raise _lost(error, results) from error
+    return _read(link, lines, fresh, results), second
+
+
+def land(connection: psycopg.Connection[Any], link: Link, behind: Behind, seconds: float) -> list[Rows]:
+    """The results of the second of two flights; raises as `fly` does."""
+    pgconn = connection.pgconn
+    results: list[pq.abc.PGresult] = []
+    with connection.lock:
+        try:
+            # What came together with the first flight's results is not on the socket any more.
+            if not _receive(pgconn, results):
+                waiting.wait(_exchange(pgconn, results, time.monotonic() + seconds, _receive), pgconn.socket, interval=_TICK)
+            pgconn.exit_pipeline_mode()
+        except psycopg.Error as error:
+            raise _lost(error, results) from error
+    return _read(link, behind.lines, behind.fresh, results)
+
+
 def say(connection: psycopg.Connection[Any], statement: bytes, seconds: float) -> None:
     """Send one statement that returns nothing, without a pipeline, which costs as much as the statement; raises as `fly` does."""
     with connection.lock:
@@ -179,18 +222,21 @@ def hear(connection: psycopg.Connection[Any], seconds: float) -> None:
         raise StatementFailed(0, _refusal(results[0]))
 
 
-def _send(pgconn: pq.abc.PGconn, link: Link, lines: Sequence[Line]) -> dict[int, bytes]:
-    """Hand the lines to libpq; returns the names of those that are prepared here for the first time, by position."""
+def _send(pgconn: pq.abc.PGconn, link: Link, lines: Sequence[Line], before: Mapping[int, bytes] = _NOTHING) -> dict[int, bytes]:
+    """Hand the lines to libpq; returns the names of those that are prepared here for the first time, by position.
+
+    `before`: the same of a flight that goes before this one.
+    """
     fresh: dict[int, bytes] = {}
     for position, (statement, values) in enumerate(lines):
         if statement.constants:
             values = {**statement.constants, **values}
-        parameters = [_text(values[name]) for name in statement.parameters]
+        parameters = [parameter.text(values[name]) for name in statement.parameters]
         name = statement.name
         if link.pooled or not name:
             pgconn.send_query_params(statement.sql, parameters)
             continue
-        if name not in link.prepared and name not in fresh.values():
+        if name not in link.prepared and name not in fresh.values() and name not in before.values():
             pgconn.send_prepare(name, statement.sql)
             fresh[position] = name
         pgconn.send_query_prepared(name, parameters)
@@ -298,53 +344,3 @@ def _refusal(result: pq.abc.PGresult) -> psycopg.Error:
     error = error_from_result(result, encoding="utf-8")
     error.args = ((error.diag.message_primary or str(error)).partition("\n")[0],)
     return error
-
-
-def _text(value: Any) -> bytes | None:
-    write = _WRITERS.get(type(value))
-    # Members of a str enum, and other subclasses.
-    return _checked(str(value).encode()) if write is None else write(value)
-
-
-def _checked(text: bytes) -> bytes:
-    if b"\0" in text:
-        # To libpq it would be the end of the text.
-        raise ValueError(_NUL)
-    return text
-
-
-def _array(values: list[Any]) -> bytes:
-    """An array's literal. A column of one type is joined and escaped as a whole: a turn may write thousands of rows."""
-    kinds = set(map(type, values))
-    if kinds == {int}:
-        return b"{%b}" % ",".join(map(str, values)).encode()
-    if kinds == {NoneType}:
-        return b"{%b}" % b",".join([b"NULL"] * len(values))
-    if kinds == {str}:
-        joined = "\0".join(values).encode()
-    elif kinds == {bytes}:
-        joined = b"\0".join(values)
-    else:
-        return b"{%b}" % b",".join(map(_element, values))
-    if joined.count(b"\0") >= len(values):
-        raise ValueError(_NUL)
-    return b'{"%b"}' % joined.replace(b"\\", b"\\\\").replace(b'"', b'\\"').replace(b"\0", b'","')
-
-
-_WRITERS: dict[type, Callable[[Any], bytes | None]] = {
-    str: lambda value: _checked(value.encode()),
-    int: lambda value: b"%d" % value,
-    NoneType: lambda value: None,
-    bool: lambda value: b"t" if value else b"f",
-    bytes: _checked,
-    list: _array,
-}
-
-
-def _element(value: Any) -> bytes:
-    text = _text(value)
-    if text is None:
-        return b"NULL"
-    if isinstance(value, int):
-        return text
-    return b'"' + text.replace(b"\\", b"\\\\").replace(b'"', b'\\"') + b'"'

@@ -27,7 +27,7 @@ from sqlalchemy import (
     update,
 )
 from sqlalchemy.dialects.postgresql import Insert, insert
-from sqlalchemy.sql.selectable import ExecutableReturnsRows
+from sqlalchemy.sql.selectable import ExecutableReturnsRows, Select
 
 from akter.following import Cursor
 from akter.store.clock import now_ms, transaction_id
@@ -75,15 +75,22 @@ def lock(many: bool) -> Insert:
     """
     rows = source("", IDENTITY, many)
     keys = [rows.c[name] for name in IDENTITY]
-    chosen = select(*keys).distinct().order_by(*keys) if many else select(*keys)
+    return locked(select(*keys).distinct().order_by(*keys) if many else select(*keys))
+
+
+def locked(chosen: Select[Any]) -> Insert:
+    """Lock the generation rows of the chosen identities, in their order."""
     made = insert(generations).from_select(list(IDENTITY), chosen)
     return made.on_conflict_do_update(index_elements=list(IDENTITY), set_={"generation": generations.c.generation}, where=false())
 
 
 def read(many: bool) -> ExecutableReturnsRows:
     """What the commands need to know, read in a statement of its own: a lock that waited must not show its old snapshot."""
-    names = (*IDENTITY, "command_id", "ord")
-    rows = source("", names, many)
+    return known(source("", (*IDENTITY, "command_id", "ord"), many))
+
+
+def known(rows: FromClause) -> ExecutableReturnsRows:
+    """What is known of the actors and commands of some rows."""
 
     def mine(table: FromClause) -> Any:
         return and_(*(table.c[name] == rows.c[name] for name in IDENTITY))

@@ -17,7 +17,7 @@ from sqlalchemy import cast as sql_cast
 from akter import encoding
 from akter.errors import ConfigurationError, Unavailable
 from akter.store import failure
-from akter.store.flight import Compiled, Line, Link, Lost, Rows, StatementFailed, compile_core, fly, raw, say
+from akter.store.flight import Behind, Compiled, Line, Link, Lost, Rows, StatementFailed, compile_core, depart, fly, land, raw, say
 from akter.store.guarded import Guarded
 
 _LINK = "akter_link"
@@ -79,7 +79,7 @@ class Answering:
 class Wire:
     """One checked-out connection. Use it as a context manager: it is given back clean, or thrown away."""
 
-    __slots__ = ("_connection", "_driver", "_engine", "_link", "_outer", "_pid", "_pooled", "statements")
+    __slots__ = ("_behind", "_connection", "_driver", "_engine", "_link", "_outer", "_pid", "_pooled", "statements")
 
     _pooled: PoolProxiedConnection
     _driver: psycopg.Connection[Any]
@@ -87,6 +87,7 @@ class Wire:
     def __init__(self, engine: Engine, statements: Statements, command_id: str = "") -> None:
         self.statements, self._pid, self._outer = statements, os.getpid(), sys.exception()
         self._engine = engine
+        self._behind: Behind | None = None
         # Connections that the application has used before may have died since; each of them is met once.
         idle = engine.pool.checkedin() if isinstance(engine.pool, QueuePool) else 0
         while True:
@@ -200,25 +201,58 @@ class Wire:
     def fly(self, lines: Sequence[Line], seconds: float) -> list[Rows]:
         """Send statements together; raises `StatementFailed`, and `Lost`, after which the connection is thrown away."""
         try:
-            if os.getpid() != self._pid:
-                raise Lost("this process was forked from the one that the connection belongs to, in the middle of a turn")
+            self._check_process()
             return fly(self._driver, self._link, lines, seconds)
-        except StatementFailed as failed:
-            if failed.error.sqlstate in failure.STALE_CONNECTION:
-                self._distrust()
-            raise
-        except Lost as lost:
-            self.discard()
-            if lost.sqlstate not in failure.TURN_TOO_SLOW:
-                self._distrust()
-            raise
-        except BaseException:
-            self.discard()
+        except BaseException as problem:
+            self._failed(problem)
             raise
 
-    def transact(self, lines: Sequence[Line], seconds: float) -> list[Rows]:
-        """Send statements together as one transaction of their own, whatever isolation and rights to write the database defaults to."""
-        return self.fly([BEGIN, *lines, COMMIT], seconds)[1:-1]
+    def _check_process(self) -> None:
+        if os.getpid() != self._pid:
+            raise Lost("this process was forked from the one that the connection belongs to, in the middle of a turn")
+
+    def _failed(self, problem: BaseException) -> None:
+        """What became of the connection, now that a flight failed."""
+        if isinstance(problem, StatementFailed):
+            if problem.error.sqlstate in failure.STALE_CONNECTION:
+                self._distrust()
+        else:
+            self.discard()
+            if isinstance(problem, Lost) and problem.sqlstate not in failure.TURN_TOO_SLOW:
+                self._distrust()
+
+    def transact(self, lines: Sequence[Line], seconds: float, behind: Sequence[Line] = ()) -> list[Rows]:
+        """Send statements together as one transaction of their own, whatever isolation and rights to write the database defaults to.
+
+        `behind`: a transaction that begins right after it and is sent with it; `land` has what it answers.
+        """
+        if not behind:
+            return self.fly([BEGIN, *lines, COMMIT], seconds)[1:-1]
+        try:
+            self._check_process()
+            answers, self._behind = depart(self._driver, self._link, [BEGIN, *lines, COMMIT], [BEGIN, *behind], seconds)
+        except BaseException as problem:
+            self._failed(problem)
+            # What is under way on it is not worth waiting for.
+            self.discard()
+            raise
+        return answers[1:-1]
+
+    @property
+    def under_way(self) -> bool:
+        """Whether there is a transaction whose beginning has not been answered."""
+        return self._behind is not None
+
+    def land(self, seconds: float) -> list[Rows]:
+        """The answers of the transaction that was sent with another one; raises as `fly` does."""
+        assert self._behind is not None
+        behind, self._behind = self._behind, None
+        try:
+            self._check_process()
+            return land(self._driver, self._link, behind, seconds)[1:]
+        except BaseException as problem:
+            self._failed(problem)
+            raise
 
     def answering(self, command_id: str = "") -> Answering:
         """What fails in this block is raised as akter's own: a lost connection as `Unavailable`, a refused statement as what it means."""
@@ -228,6 +262,10 @@ class Wire:
         """End the transaction without keeping anything; a connection that cannot is thrown away."""
         if self._gone or self._driver.closed:
             return
+        if self._behind is not None:
+            with contextlib.suppress(StatementFailed, Lost):
+                self.land(5.0)
+            return self.roll_back()
         if self._connection is not None and self.misuse is not None:
             self.discard()
         elif self._driver.pgconn.transaction_status != psycopg.pq.TransactionStatus.IDLE:

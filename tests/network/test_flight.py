@@ -10,7 +10,7 @@ import psycopg
 import pytest
 from sqlalchemy import ARRAY, BigInteger, Boolean, Integer, LargeBinary, Text, bindparam, func, literal_column, select, type_coerce
 
-from akter.store.flight import Line, Link, Lost, StatementFailed, compile_core, fly, raw, say
+from akter.store.flight import Line, Link, Lost, StatementFailed, compile_core, depart, fly, land, raw, say
 
 ECHO = compile_core(select(bindparam("value", type_=Text()).label("value")), "akter")
 SAME = compile_core(select(func.unnest(bindparam("value", type_=ARRAY(Text())), type_=Text()).label("value")), "akter")
@@ -197,3 +197,46 @@ def test_a_closed_connection_is_lost_at_once(send: Callable[..., Any], connectio
 def test_bytes_are_read_as_bytes(send: Callable[..., Any]) -> None:
     some = compile_core(select(type_coerce(bindparam("value", type_=Text()), LargeBinary).label("value")), "akter")
     assert send((some, {"value": b'{"a":1}'}))[0].rows == [(b'{"a":1}',)]
+
+
+@pytest.mark.parametrize("slow", ["first", "second", "neither"])
+def test_two_flights_that_are_sent_together_are_answered_one_after_the_other(connection: psycopg.Connection[Any], slow: str) -> None:
+    link = Link(pooled=False)
+    wait = Line(raw("SELECT pg_sleep(0.2)"), {})
+    lines, behind = [Line(ECHO, {"value": "a"})], [Line(ECHO, {"value": "b"}), Line(SAME, {"value": ["c"]})]
+    for _ in range(2):
+        first, second = depart(
+            connection, link, [wait, *lines] if slow == "first" else lines, [wait, *behind] if slow == "second" else behind, 20.0
+        )
+        assert first[-1].rows == [("a",)]
+        assert [answer.rows for answer in land(connection, link, second, 20.0)[-2:]] == [[("b",)], [("c",)]]
+    assert fly(connection, link, [Line(ECHO, {"value": "d"})], 5.0)[0].rows == [("d",)]
+
+
+def test_a_second_flight_that_is_refused_says_so_when_it_lands(connection: psycopg.Connection[Any]) -> None:
+    link = Link(pooled=False)
+    first, second = depart(
+        connection, link, [Line(ECHO, {"value": "a"})], [Line(raw("TABLE nowhere"), {}), Line(ECHO, {"value": "b"})], 20.0
+    )
+    assert first[0].rows == [("a",)]
+    with pytest.raises(StatementFailed, match="nowhere"):
+        land(connection, link, second, 20.0)
+    assert fly(connection, link, [Line(ECHO, {"value": "d"})], 5.0)[0].rows == [("d",)]
+
+
+def test_a_second_flight_that_is_not_answered_or_whose_connection_ends_is_lost(connection: psycopg.Connection[Any], observer: Any) -> None:
+    link = Link(pooled=False)
+    _, second = depart(connection, link, [Line(ECHO, {"value": "a"})], [Line(raw("SELECT pg_sleep(60)"), {})], 20.0)
+    with pytest.raises(Lost, match="did not answer"):
+        land(connection, link, second, 0.3)
+    observer.rows(f"SELECT pg_terminate_backend({connection.info.backend_pid})")
+    with pytest.raises(Lost, match="terminating connection"):
+        land(connection, link, second, 20.0)
+
+
+def test_a_first_flight_that_is_refused_is_named(connection: psycopg.Connection[Any]) -> None:
+    with pytest.raises(StatementFailed, match="nowhere") as failed:
+        depart(
+            connection, Link(pooled=False), [Line(ECHO, {"value": "a"}), Line(raw("TABLE nowhere"), {})], [Line(ECHO, {"value": "b"})], 5.0
+        )
+    assert failed.value.position == 1
