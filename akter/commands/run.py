@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 import threading
@@ -69,6 +70,9 @@ def run(
         lines.show()
         if loaded.clock_offset_ms() and not allow_test_clock:
             raise click.ClickException("a test moved this database's clock: say --allow-test-clock if that is meant")
+        # What was imported stays as long as the process: no later collection has to go through it, which takes as long as a thousand jobs.
+        gc.collect()
+        gc.freeze()
         runner = Runner(loaded, lanes=seats, label=label, poll=poll, listen=listen)
         if not ending.stop.is_set():
             runner.start()

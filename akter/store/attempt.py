@@ -46,12 +46,12 @@ ATTEMPT = ("bucket", "routing_key", "intent_id", "attempts")
 BEFORE = ("ambiguous", "last_error", "running")
 """What is kept of a row as it was before its claim, to give it back as if nobody had claimed it."""
 
-_ONE, _ZERO = literal_column("1", Integer()), literal_column("0", Integer())
+_ONE, _ZERO, _UNSAID = literal_column("1", Integer()), literal_column("0", Integer()), literal_column("NULL", Text())
 
 
 class Claimed(NamedTuple):
     """One claimed job. `running`: an attempt begins; otherwise it is only to be settled. `was_ambiguous`, `was_error`, `was_running`: as
-    they were before. `found` and `deepest` as in `akter.store.claim.Claimed`."""
+    they were before. `last_error` is of a job that is only to be settled. `found` and `deepest` as in `akter.store.claim.Claimed`."""
 
     found: int
     deepest: int
@@ -125,7 +125,11 @@ def lease(locked: Any, known: Any) -> Any:
         )
         .where(probing.same(locked), known.c.key == key())
         .returning(
-            *(outbox.c[name] for name in Claimed._fields[2 : -len(BEFORE)]),
+            # What was written of an attempt that begins here is of no use here.
+            *(
+                case((outbox.c.running, _UNSAID), else_=outbox.c.last_error).label(name) if name == "last_error" else outbox.c[name]
+                for name in Claimed._fields[2 : -len(BEFORE)]
+            ),
             *(locked.c[name].label(label) for name, label in zip(BEFORE, Claimed._fields[-len(BEFORE) :], strict=True)),
         )
         .cte("claimed")

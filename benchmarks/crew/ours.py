@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import signal
 import threading
 import time
@@ -55,6 +56,9 @@ def work(plan: Plan, slot: int) -> None:
     ended = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: ended.set())
     with _app(plan, slot) as app, Runner(app):
+        # As `akter run` does.
+        gc.collect()
+        gc.freeze()
         ready()
         ended.wait()
 

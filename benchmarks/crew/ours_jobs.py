@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import signal
 import threading
 import time
@@ -98,6 +99,9 @@ def work(plan: Plan, slot: int) -> None:
     ended = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: ended.set())
     with _app(plan, slot) as app, Runner(app, lanes={"jobs": plan.seats}):
+        # As `akter run` does.
+        gc.collect()
+        gc.freeze()
         ready()
         ended.wait()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import time
 
@@ -34,6 +35,10 @@ class Parcel(Actor):
     @command(timeout=0.5)
     def hang(self) -> None:
         time.sleep(3600)
+
+    @command
+    def weigh(self) -> None:
+        print(f"{gc.get_freeze_count()} frozen", flush=True)
 
     @command
     def fail(self) -> None:

@@ -263,6 +263,16 @@ def test_an_application_may_be_a_function(start: Start) -> None:
     assert runner.ended() == 0
 
 
+def test_what_was_imported_is_left_out_of_collections(app: Akter, start: Start) -> None:
+    app.send(app.actor(Parcel, "p").weigh)
+    runner = start("run", "shop:app")
+    runner.until_said(" frozen")
+    (line,) = [line for line in runner.said.splitlines() if line.endswith(" frozen")]
+    assert int(line.split()[0]) > 10_000
+    runner.signal(signal.SIGTERM)
+    assert runner.ended() == 0
+
+
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
