@@ -9,13 +9,14 @@ from akter.named import Named
 from akter.runner.ahead import Ahead
 from akter.runner.lane import Lane, Work
 from akter.store.flight import Line, Row
+from akter.store.probing import EVER
 from akter.store.wire import Wire
 
 
 class Probe(NamedTuple):
     """What a claim may look at: buckets `first` to `last`, `limit` rows to take, `probe` to look at, `each` of them in one bucket.
 
-    `number` is the pass's, in which a claim may be made for several ranges of buckets.
+    `number` is the pass's, in which a claim may be made for several ranges of buckets. What has been due for longer than `age_ms` is left.
     """
 
     first: int
@@ -24,14 +25,16 @@ class Probe(NamedTuple):
     probe: int
     each: int
     number: int = 0
+    age_ms: int = EVER
 
 
 class Taken(NamedTuple):
-    """What a claim took. `found`: due rows that it saw; `deepest`: of them in the fullest bucket."""
+    """What a claim took. `found`: due rows that it saw; `deepest`: of them in the fullest bucket; `oldest_ms`: since when one was."""
 
     rows: Sequence[Any]
     found: int
     deepest: int
+    oldest_ms: int
 
 
 def leased(probe: Probe, lease: float, max_backoff: float) -> dict[str, int]:
@@ -46,7 +49,7 @@ def waits(lease: float, max_backoff: float) -> dict[str, int]:
 
 def taken_as(kind: Any, answer: Sequence[Row], first: int = 0) -> Taken:
     """What a claim's answer says it took, each row made from its columns from `first` on; a claim of nothing is one row without a key."""
-    return Taken([kind._make(row[first:] if first else row) for row in answer if row[2] is not None], answer[0][0], answer[0][1])
+    return Taken([kind._make(row[first:] if first else row) for row in answer if row[3] is not None], *answer[0][:3])
 
 
 class Family(Protocol):

@@ -71,7 +71,7 @@ class Follows(Single[Follower]):
     def taken(self, answers: Sequence[Sequence[Row]], probe: Probe, wire: Wire) -> Taken:
         """What the statement took."""
         (answer,) = answers
-        taken = taken_as(Follower, answer, 2)
+        taken = taken_as(Follower, answer, 3)
         self._deep = taken.deepest >= probe.each
         return taken
 

@@ -70,7 +70,7 @@ class Jobs:
         self.durable = self._wanted.at_once
         self.counts = Counts()
         self.attempts = Attempts(around.faults, self._renew, self._give_up, self._stalled, check, lane)
-        self.reporter = Reporter(engine, around, self.attempts, lane, self.counts, expect)
+        self.reporter = Reporter(engine, around, self.attempts, lane, self.counts, expect, self._again)
         self._suspects, self._expect = Suspects(self.attempts, expect), expect
         self._ready: deque[Run] = deque()
         self._ended: deque[Verdict] = deque()
@@ -237,6 +237,13 @@ class Jobs:
         except BaseException as problem:  # noqa: BLE001 - whatever a function raises, even an exit, is how its attempt ended
             return verdict.failed(run, problem)
         return verdict.succeeded(run, value, self._around.max_payload_bytes)
+
+    def _again(self) -> bool:
+        """Look for a job whose group has a place now, unless others have to."""
+        if self._stopping or self.lane.free() <= 0:
+            return False
+        self.lane.again()
+        return True
 
     def _give_up(self, run: Run, why: str) -> None:
         self.reporter.later(verdict.given_up(run, why))

@@ -100,7 +100,8 @@ class Lane:
     no more of those than seats, so a runner holds twice as many rows at most.
 
     `more` says that due rows were left behind: then each freed seat wakes the relay. A claim that left seats empty although it saw more
-    rows met rows that others hold locked, or one crowded bucket: what is due is `hidden` from it, and it widens the next probe.
+    rows met rows that others hold locked, or one crowded bucket: what is due is `hidden` from it, and it widens the next probe. `anywhere`:
+    something is known to be due, and not in which bucket.
     """
 
     def __init__(self, family: str, seats: int, threads: int, group: int, wake: Work, most: int | None = None) -> None:
@@ -109,7 +110,7 @@ class Lane:
         self._pool = Threads(f"akter-{family}", threads)
         self._changed = threading.Condition()
         self._rows = self._units = self._ending = 0
-        self._widen, self.more, self.hidden, self.sharing = 1, False, False, False
+        self._widen, self.more, self.hidden, self.anywhere, self.sharing = 1, False, False, False, False
         self.overdue = 0
         """Threads in something that should have returned by now, as of the last look."""
         self._claimed_at = 0.0
@@ -166,8 +167,13 @@ class Lane:
 
     @property
     def behind(self) -> bool:
-        """Whether its last claim left something, or saw more than it could take."""
-        return self.more or self.hidden
+        """Whether its last claim left something, or saw more than it could take, or somebody knows of something since."""
+        return self.more or self.hidden or self.anywhere
+
+    def again(self) -> None:
+        """Something is due: have the relay look for that, and for no other family."""
+        self.anywhere = True
+        self._wake()
 
     def start(self, rows: int, work: Work) -> None:
         """Work on `rows` claimed rows in a thread; whoever works calls `leave` as they are settled. Raises `RuntimeError` when closed."""

@@ -11,8 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 from sqlalchemy import Engine
 
@@ -20,7 +19,9 @@ from akter.errors import AkterError
 from akter.named import Gathered, Named
 from akter.runner.ahead import Ahead
 from akter.runner.family import Family, Messages, Probe
+from akter.runner.floor import Floor
 from akter.runner.lane import PATIENCE, Work
+from akter.runner.passing import Pass, Share
 from akter.runner.ranges import Ranges
 from akter.runner.settings import Settings
 from akter.runner.timers import Timers
@@ -28,6 +29,7 @@ from akter.store import plans, probing
 from akter.store.backlog import KIND
 from akter.store.claim import Claimed
 from akter.store.flight import Line
+from akter.store.probing import EVER
 from akter.store.wire import Statements, Wire
 
 DRAIN_ROUNDS = 100
@@ -40,36 +42,6 @@ _SECONDS = 30.0
 _NEVER = float("inf")
 
 
-@dataclass(frozen=True, slots=True)
-class Pass:
-    """What one pass did. `quiet`: nothing was held when it started. `behind`: families for which there may be more to claim.
-    `asked`: whether there was a free seat to claim for."""
-
-    claimed: int = 0
-    behind: tuple[Family, ...] = ()
-    quiet: bool = True
-    asked: bool = False
-
-    @property
-    def backlog(self) -> bool:
-        """Whether there may be more to claim."""
-        return bool(self.behind)
-
-
-@dataclass(slots=True)
-class _Share:
-    """A family's part in a pass: `free` seats, the `rows` taken for it so far, and whether some were `left`."""
-
-    family: Family
-    free: int
-    rows: list[Any] = field(default_factory=list)
-    left: bool = False
-
-    @property
-    def room(self) -> int:
-        return self.free - len(self.rows)
-
-
 class Relay:
     """Passes over the outbox for some families."""
 
@@ -79,7 +51,7 @@ class Relay:
         self.wanted, self._look_by = Gathered(), -_NEVER
         self._lock, self._stopping, self._first = threading.Lock(), False, True
         self._ranges, self._passes = Ranges(settings.ranges), 0
-        self.timers = Timers(settings.poll)
+        self.timers, self._floor = Timers(settings.poll), Floor()
 
     def ask(self, rows: Sequence[Named] = ()) -> bool:
         """Let the next pass look for these messages, or for everything; returns whether there is something to look for here."""
@@ -176,12 +148,16 @@ class Relay:
     def _look(self) -> float:
         """Do a pass over whatever is due; returns the seconds until the next one."""
         came = self.timers.came()
-        done = self.run_pass()
+        whole = self._floor.reached
+        done = self.run_pass(whole=whole)
         if came and done.asked:
             self.timers.looked(done.claimed > 0)
         poll = self._settings.poll * random.uniform(0.9, 1.1)
         # Without a free seat there is nothing to look for; whoever frees one wakes the loop.
         wait = self.timers.wait(poll) if done.asked else poll
+        if not whole:
+            # What is older than it has seen comes no later for that than it has to.
+            wait = min(wait, self._floor.wait())
         self._look_by = time.monotonic() + wait
         return min(wait, self._after(done))
 
@@ -191,8 +167,11 @@ class Relay:
             return 0.0
         return PATIENCE if any(family.lane.gathering for family in done.behind) else _NEVER
 
-    def run_pass(self, *, only: Sequence[Family] | None = None) -> Pass:
-        """Claim what is due, as far as there are free seats, and start it; `only`: for families that are known to have something due."""
+    def run_pass(self, *, only: Sequence[Family] | None = None, whole: bool = True) -> Pass:
+        """Claim what is due, as far as there are free seats, and start it; `only`: for families that are known to have something due.
+
+        `whole`: also what became due before the last such look.
+        """
         with self._lock:
             quiet = self.wait_idle(0.0)
             shares = [share for family in self.families if only is None or family in only if (share := self._share(family)) is not None]
@@ -201,7 +180,7 @@ class Relay:
                 return Pass(behind=tuple(behind), quiet=quiet)
             sent = time.monotonic()
             try:
-                self._claim_all(shares, known=only is not None)
+                self._claim_all(shares, sent, known=only is not None, whole=whole and only is None)
             except BaseException:
                 self.timers.unanswered()
                 raise
@@ -211,7 +190,7 @@ class Relay:
                 behind += self._start(shares, sent)
             return Pass(sum(len(share.rows) for share in shares), tuple(behind), quiet, asked=True)
 
-    def _start(self, shares: Sequence[_Share], sent: float) -> list[Family]:
+    def _start(self, shares: Sequence[Share], sent: float) -> list[Family]:
         """Start what was claimed; returns the families for which to claim again at once."""
         behind: list[Family] = []
         for share in shares:
@@ -221,7 +200,7 @@ class Relay:
                 share.family.start(share.rows, sent, full=share.room == 0)
         return behind
 
-    def _share(self, family: Family) -> _Share | None:
+    def _share(self, family: Family) -> Share | None:
         if not family.lane.seats:
             return None
         free = min(family.lane.free(), self._settings.pass_limit)
@@ -229,30 +208,36 @@ class Relay:
             # Whoever frees a seat must look again: what woke this pass may be due.
             family.lane.more = not self._stopping
             return None
-        return _Share(family, free)
+        anywhere, family.lane.anywhere = family.lane.anywhere, False
+        return Share(family, free, anywhere)
 
-    def _claim_all(self, shares: Sequence[_Share], *, known: bool) -> None:
+    def _claim_all(self, shares: Sequence[Share], began: float, *, known: bool, whole: bool) -> None:
         """Claim from range after range; `known`: first from a piece of them, where most often there is enough."""
         ask = not known and self.timers.ask()
         self._passes += 1
-        if known:
+        if known and not any(share.anywhere for share in shares):
             self._claim(shares, *self._ranges.piece())
             for share in shares:
                 share.left = False
-        for first, last in self._ranges.every():
-            self._claim(shares, first, last, ask)
+        took = sum(self._claim(shares, first, last, ask, whole) for first, last in self._ranges.every())
+        if whole:
+            self._floor.looked(began, took, {one.family.lane.family: one.oldest_ms if one.left else 0 for one in shares if one.everywhere})
 
-    def _claim(self, shares: Sequence[_Share], first: int, last: int, ask: bool = False) -> None:
-        """Claim from one range for those that have room; for the others, whatever is there is left. `ask`: and when more is due."""
-        asked: list[tuple[_Share, Probe]] = []
+    def _claim(self, shares: Sequence[Share], first: int, last: int, ask: bool = False, whole: bool = False) -> float:
+        """Claim from one range for those that have room; for the others, whatever is there is left. `ask`: and when more is due.
+
+        Returns the seconds that the database took.
+        """
+        asked: list[tuple[Share, Probe]] = []
         for share in shares:
             if share.room <= 0:
-                share.left = True
+                share.left, share.everywhere = True, False
             else:
                 wide = share.family.lane.probe(share.room, last - first + 1)
-                asked.append((share, Probe(first, last, share.room, *wide, self._passes)))
+                age_ms = EVER if whole else self._floor.age_ms(share.family.lane.family)
+                asked.append((share, Probe(first, last, share.room, *wide, self._passes, age_ms)))
         if not asked:
-            return
+            return 0.0
         asking = [(share, probe, share.family.claim(probe)) for share, probe in asked]
         durable = any(share.family.durable for share, _ in asked)
         lines = [Line(self._statements.get(plans.generic_and_soon, durable), {}), *(line for _, _, lines in asking for line in lines)]
@@ -261,14 +246,18 @@ class Relay:
             # Last, so that it sees what was claimed before it.
             lines.append(Line(self._statements.get(probing.next_due), {"first": first, "last": last, "kinds": kinds}))
         with Wire(self._engine, self._statements) as wire, wire.answering():
+            sent = time.monotonic()
             answers = [answer.rows for answer in wire.transact(lines, _SECONDS)[1:]]
+            took = time.monotonic() - sent
             if ask:
                 self.timers.answered(answers.pop()[0][0])
             for share, probe, mine in asking:
                 taken = share.family.taken(answers[: len(mine)], probe, wire)
                 del answers[: len(mine)]
                 share.rows += taken.rows
+                share.oldest_ms = max(share.oldest_ms, taken.oldest_ms)
                 share.left = share.left or taken.found > len(taken.rows) or taken.deepest >= probe.each
+        return took
 
     @property
     def inside(self) -> bool:

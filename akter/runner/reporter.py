@@ -41,14 +41,21 @@ _BLOCKED = 0.5
 class Reporter:
     """Verdicts are counted as ending in their lane until they are written, but for those that are told once more.
 
-    `expect` lets the relay look for due work after some seconds.
+    `expect` lets the relay look for due work after some seconds, `again` for jobs now, unless it returns that it cannot.
     """
 
     def __init__(
-        self, engine: Engine, around: Surroundings, attempts: Attempts, lane: Lane, counts: Counts, expect: Callable[[float], None]
+        self,
+        engine: Engine,
+        around: Surroundings,
+        attempts: Attempts,
+        lane: Lane,
+        counts: Counts,
+        expect: Callable[[float], None],
+        again: Callable[[], bool],
     ) -> None:
         self._engine, self._around, self._attempts, self._lane = engine, around, attempts, lane
-        self.counts, self._expect = counts, expect
+        self.counts, self._expect, self._look_again = counts, expect, again
         self._lock, self._flushing = threading.Lock(), threading.Lock()
         self._pending: list[tuple[Verdict, bool]] = []
         self._closed = threading.Event()
@@ -139,7 +146,7 @@ class Reporter:
             ends = [end for end in ends if self._reaches(end)]
             if ends:
                 told |= self._end(wire, ends)
-        if told or wakes:
+        if told or (wakes and not self._look_again()):
             self._around.wake()
 
     def _record(

@@ -9,7 +9,7 @@ from typing import Any
 from akter.member import Surroundings
 from akter.runner.attempt import Known
 from akter.runner.family import Probe, Taken, taken_as
-from akter.store import attempt, failure, queue
+from akter.store import attempt, failure, plans, queue
 from akter.store.attempt import Claimed
 from akter.store.flight import Line, Row, StatementFailed
 from akter.store.queue import Group
@@ -52,19 +52,20 @@ class Wanted:
     def taken(self, answers: Sequence[Sequence[Row]], probe: Probe, wire: Wire) -> Taken:
         """What was claimed, with what can be had from the groups that have something due."""
         rows: list[Claimed] = []
-        found, deepest, at = 0, 0, 0
+        found, deepest, oldest_ms, at = 0, 0, 0, 0
         if self._plain is not None:
             plain = taken_as(Claimed, answers[0])
             rows += plain.rows
-            found, deepest, at = plain.found, plain.deepest, 1
+            found, deepest, oldest_ms, at = plain.found, plain.deepest, plain.oldest_ms, 1
         if self._capped is not None:
-            due = taken_as(Group, answers[at], 2)
+            due = taken_as(Group, answers[at], 3)
             taken = self._claim_groups(due.rows, probe.limit - len(rows), wire)
             # What a full group has left waits for one of its own, not for a seat.
             found += due.found if len(rows) + len(taken) >= probe.limit else len(taken)
             deepest = max(deepest, due.deepest if taken else 0)
+            oldest_ms = max(oldest_ms, due.oldest_ms)
             rows += taken
-        return Taken(rows, found, deepest)
+        return Taken(rows, found, deepest, oldest_ms)
 
     def _claim_groups(self, groups: Sequence[Group], limit: int, wire: Wire) -> list[Claimed]:
         if not groups or limit <= 0:
@@ -73,7 +74,8 @@ class Wanted:
         locks = [group.lock(self._around.statements.schema) for group in groups]
         claim = self._line(queue.claim, {**parameters("group_", rows, True), "limit": limit, "suspects": self._suspects})
         try:
-            answer = wire.transact([self._line(queue.lock, {"locks": locks}), claim], _SECONDS)[1].rows
+            lines = [self._line(plans.generic, {}), self._line(queue.lock, {"locks": locks}), claim]
+            answer = wire.transact(lines, _SECONDS)[2].rows
         except StatementFailed as failed:
             wire.roll_back()
             # The rows that were claimed before stand; these come again.

@@ -51,10 +51,12 @@ _ONE, _ZERO, _UNSAID = literal_column("1", Integer()), literal_column("0", Integ
 
 class Claimed(NamedTuple):
     """One claimed job. `running`: an attempt begins; otherwise it is only to be settled. `was_ambiguous`, `was_error`, `was_running`: as
-    they were before. `last_error` is of a job that is only to be settled. `found` and `deepest` as in `akter.store.claim.Claimed`."""
+    they were before. `last_error` is of a job that is only to be settled. `found`, `deepest` and `oldest_ms` as in
+    `akter.store.claim.Claimed`."""
 
     found: int
     deepest: int
+    oldest_ms: int
     bucket: int
     routing_key: int
     intent_id: str
@@ -128,7 +130,7 @@ def lease(locked: Any, known: Any) -> Any:
             # What was written of an attempt that begins here is of no use here.
             *(
                 case((outbox.c.running, _UNSAID), else_=outbox.c.last_error).label(name) if name == "last_error" else outbox.c[name]
-                for name in Claimed._fields[2 : -len(BEFORE)]
+                for name in Claimed._fields[3 : -len(BEFORE)]
             ),
             *(locked.c[name].label(label) for name, label in zip(BEFORE, Claimed._fields[-len(BEFORE) :], strict=True)),
         )

@@ -19,11 +19,12 @@ from akter.tables import outbox
 
 
 class Claimed(NamedTuple):
-    """One row of a claim. `found`: how many due rows the probe saw; `deepest`: how many of them in the fullest bucket. A claim that took
-    nothing returns one row with only these."""
+    """One row of a claim. `found`: how many due rows the probe saw; `deepest`: how many of them in the fullest bucket; `oldest_ms`: for how
+    long the oldest has been due. A claim that took nothing returns one row with only these."""
 
     found: int
     deepest: int
+    oldest_ms: int
     bucket: int
     routing_key: int
     intent_id: str
@@ -47,8 +48,8 @@ class Claimed(NamedTuple):
 def intents() -> ExecutableReturnsRows:
     """Claim due intents for the types served here.
 
-    Parameters: `first` and `last` bucket, `served` types, `limit` rows, `probe` rows to look at and `each` of one bucket, `lease_ms`,
-    `max_backoff_ms`.
+    Parameters: `first` and `last` bucket, `served` types, `limit` rows, `probe` rows to look at and `each` of one bucket, `age_ms`,
+    `lease_ms`, `max_backoff_ms`.
     """
     return _claim("intents", "intent")
 
@@ -69,14 +70,14 @@ def named(forward: bool = False) -> ExecutableReturnsRows:
     `forward`: the transaction behind this one on its connection hears which message was claimed (`akter.store.ahead`).
 
     Parameters: the messages' keys as arrays, `named_bucket`, `named_routing_key` and `named_intent_id`, their number as `limit`, and
-    `served`, `lease_ms` and `max_backoff_ms` as of `intents`. It returns what it took, `found` and `deepest` being 0.
+    `served`, `lease_ms` and `max_backoff_ms` as of `intents`. It returns what it took, `found`, `deepest` and `oldest_ms` being 0.
     """
     here = outbox.c.target_type == func.any(probing.served("intents"))
     # Like its due time, a row's kind is of no use for an index here.
     message = outbox.c.kind.concat(literal_column("''")) == literal_column("'intent'")
     claimed = _lease(probing.locked(source("named_", probing.KEY, True), still=(message, here)))
     none: ColumnElement[int] = literal_column("0", Integer())
-    chosen: Select[Any] = cast_type(Any, select)(none.label("found"), none.label("deepest"), *claimed.c)
+    chosen: Select[Any] = cast_type(Any, select)(none.label("found"), none.label("deepest"), none.label("oldest_ms"), *claimed.c)
     return chosen.where(ahead.left(claimed)) if forward else chosen
 
 
@@ -108,4 +109,4 @@ def _returned() -> list[ColumnElement[Any]]:
     named: dict[str, Any] = {column.name: column for column in outbox.c}
     named["claimed_until_ms"] = outbox.c.due_at_ms.label("claimed_until_ms")
     named["claimed_at_ms"] = statement_ms().label("claimed_at_ms")
-    return [named[name] for name in Claimed._fields[2:]]
+    return [named[name] for name in Claimed._fields[3:]]

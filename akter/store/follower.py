@@ -103,7 +103,8 @@ def claim() -> ExecutableReturnsRows:
     per_range = select(func.count().label("found")).select_from(candidates).group_by(candidates.c.bucket).subquery("per_range")
     none: ColumnElement[int] = literal_column("0")
     found, deepest = func.coalesce(func.sum(per_range.c.found), none), func.coalesce(func.max(per_range.c.found), none)
-    counted = select(cast(found, Integer).label("found"), cast(deepest, Integer).label("deepest")).subquery("counted")
+    numbers = (cast(found, Integer).label("found"), cast(deepest, Integer).label("deepest"), cast(none, Integer).label("oldest_ms"))
+    counted = select(*numbers).subquery("counted")
     wanted: Select[Any] = cast_type(Any, select)(*counted.c, *claimed.c)
     return wanted.select_from(counted.outerjoin(claimed, true()))
 

@@ -5,7 +5,23 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from sqlalchemy import ARRAY, Column, ColumnElement, Integer, Text, and_, bindparam, cast, exists, func, literal_column, or_, select, true
+from sqlalchemy import (
+    ARRAY,
+    BigInteger,
+    Column,
+    ColumnElement,
+    Integer,
+    Text,
+    and_,
+    bindparam,
+    cast,
+    exists,
+    func,
+    literal_column,
+    or_,
+    select,
+    true,
+)
 from sqlalchemy.sql.selectable import ExecutableReturnsRows
 
 from akter.store.clock import statement_ms
@@ -24,13 +40,21 @@ def same(row: Any) -> ColumnElement[bool]:
     return and_(row.c.place == _PLACE, named) if "place" in row.c else named
 
 
+EVER = 2**53
+"""The milliseconds before now from which on a claim sees everything that is due."""
+
+
 def counted(candidates: Any) -> Any:
-    """How many candidates there are, and how many in the fullest bucket."""
-    per_bucket = select(func.count().label("rows")).select_from(candidates).group_by(candidates.c.bucket).subquery("per_bucket")
+    """How many candidates there are, how many in the fullest bucket, and for how many milliseconds the oldest has been due."""
+    each = select(func.count().label("rows"), func.min(candidates.c.due_at_ms).label("due_at_ms"))
+    per_bucket = each.select_from(candidates).group_by(candidates.c.bucket).subquery("per_bucket")
     rows = per_bucket.c["rows"]
     none: ColumnElement[int] = literal_column("0")
     found, deepest = func.coalesce(func.sum(rows), none), func.coalesce(func.max(rows), none)
-    return select(cast(found, Integer).label("found"), cast(deepest, Integer).label("deepest")).subquery("counted")
+    oldest = func.coalesce(statement_ms() - func.min(per_bucket.c.due_at_ms), none, type_=BigInteger())
+    return select(cast(found, Integer).label("found"), cast(deepest, Integer).label("deepest"), oldest.label("oldest_ms")).subquery(
+        "counted"
+    )
 
 
 def served(family: str) -> Any:
@@ -52,7 +76,8 @@ def candidates(kind: str, only: Any, *also: Any) -> Any:
     """One index range per bucket, so the cost follows due rows of one kind, never future timers or other kinds. No locks.
 
     `also`: other columns of the outbox by their names, or labelled expressions over it.
-    A bucket gives `each` rows at most: else every claim would read a backlog many times over.
+    A bucket gives `each` rows at most: else every claim would read a backlog many times over. What has been due for longer than `age_ms`,
+    if that is said, is not looked at.
     """
     buckets = func.generate_series(bindparam("first", type_=Integer()), bindparam("last", type_=Integer()))
     each = buckets.table_valued(Column("bucket", Integer()), name="each").render_derived()
@@ -64,13 +89,14 @@ def candidates(kind: str, only: Any, *also: Any) -> Any:
             outbox.c.bucket == each.c.bucket,
             outbox.c.kind == literal_column(f"'{kind}'"),
             outbox.c.due_at_ms <= statement_ms(),
+            outbox.c.due_at_ms >= statement_ms() - bindparam("age_ms", EVER, type_=BigInteger()),
             only,
         )
         .order_by(outbox.c.due_at_ms)
         .limit(bindparam("each", type_=Integer()))
         .lateral("due")
     )
-    chosen = select(*(due.c[one.name] for one in wanted)).select_from(each.join(due, true()))
+    chosen = select(*(due.c[one.name] for one in wanted), due.c.due_at_ms).select_from(each.join(due, true()))
     return chosen.order_by(due.c.due_at_ms).limit(bindparam("probe", type_=Integer())).cte("candidates")
 
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
 from sqlalchemy import Engine
-from works import Node, Shop, eventually, provider
+from works import LEASE, Node, Shop, do, eventually, provider
+
+from akter import Actor, Job, command
 
 Make = Callable[..., Node]
 
@@ -57,3 +60,55 @@ def test_a_stop_says_that_the_end_of_a_job_is_not_written_yet(node: Make, other_
         assert not report.clean
         assert len(report.left) == 1
     eventually("it is written all the same", lambda: one.runner.jobs.lane.held == 0)
+
+
+class Quiet(Actor):
+    """Is told nothing of its jobs, of which two may run."""
+
+    pair = Job(do, timeout=100.0, lease=LEASE.total_seconds(), concurrency=2)
+
+    @command
+    def start(self, names: list[str]) -> None:
+        for name in names:
+            self.enqueue(self.pair, name)
+
+
+def _full(one: Node, beside: Any) -> list[threading.Event]:
+    """Two of a group run, which is its limit, and the third waits."""
+    held = [provider.hold("a"), provider.hold("b")]
+    one.app.actor(Quiet, "q").start(["a", "b", "c"])
+    eventually("two run", lambda: provider.now == 2)
+    eventually("the third waits", lambda: beside("SELECT count(*) FROM {akter}.actor_outbox WHERE waiting") == [(1,)])
+    return held
+
+
+def test_a_place_in_a_full_group_is_looked_for_at_once_and_among_jobs_alone(node: Make, beside: Any) -> None:
+    one = node(Quiet, started=True, lanes={"jobs": 4})
+    held = _full(one, beside)
+    looks: list[tuple[tuple[str, ...], int, int]] = []
+    claim = one.runner.relay._claim
+
+    def seen(shares: Any, first: int, last: int, *how: bool) -> float:
+        looks.append((tuple(share.family.lane.family for share in shares), first, last))
+        return claim(shares, first, last, *how)
+
+    one.runner.relay._claim = seen  # type: ignore[method-assign]
+    held[0].set()
+    eventually("the third ran", lambda: ("c", 1) in provider.calls)
+    assert looks[0] == (("jobs",), -128, 127)
+    held[1].set()
+
+
+def test_a_place_in_a_full_group_is_told_to_others_where_no_seat_is_free(node: Make, beside: Any) -> None:
+    one, other = node(Quiet, started=True, lanes={"jobs": 2}), node(Quiet, lanes={"jobs": 2})
+    held = _full(one, beside)
+    told = threading.Event()
+    one.app.wakes.add(told.set)
+    one.runner.jobs.lane.hold(4)
+    held[0].set()
+    assert told.wait(30)
+    other.runner.drain()
+    assert ("c", 1) in provider.calls
+    one.runner.jobs.lane.written(4)
+    held[1].set()
+    eventually("all is written", lambda: beside.count("actor_outbox") == 0)

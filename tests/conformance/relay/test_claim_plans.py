@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -205,6 +206,23 @@ def test_neither_due_rows_of_other_types_nor_dead_rows_that_a_transaction_holds_
         assert plan.due == []
         assert plan.looked_up == (1, 1)
         assert plan.touched <= 40
+
+
+@PLANS
+def test_neither_dead_rows_nor_due_rows_of_other_types_are_read_before_the_floor(explain: Explain, mode: str, akter_database: str) -> None:
+    with psycopg.connect(akter_database.replace("+psycopg", "")) as report:
+        report.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
+        report.execute("SELECT 1")
+        explain.fill(10_000, target="Mailbox")
+        explain.delete()
+        explain.fill(10_000)
+        explain.fill(1, target="Mailbox", name="mine-", due=int(time.time() * 1000) - 2_000)
+        assert explain.run(mode).touched > 10_000, "the case is no case"
+        plan = explain.run(mode, age_ms=60_000)
+        plan.check()
+        assert plan.filtered == 0
+        assert [node["Actual Rows"] for node in plan.nodes if node["Node Type"] == "ModifyTable"] == [1]
+        assert plan.touched <= 900, "each of 256 buckets is looked into"
 
 
 def names(*numbers: int, name: str = "ghost-") -> dict[str, str]:

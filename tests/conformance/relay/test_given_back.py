@@ -10,7 +10,7 @@ import pytest
 from akter import Actor, Defect, Runner, command
 from akter.capability import MAX_REQUESTS
 from akter.errors import ConfigurationError
-from akter.runner.relay import _Share
+from akter.runner.passing import Share
 from akter.testing import inspect, settle
 
 entered, leave = threading.Event(), threading.Event()
@@ -49,7 +49,7 @@ def test_a_message_that_is_given_back_before_it_began_has_its_attempt_back(akter
     gate.ask(3)
     with runner.relay._lock:
         # Claimed, and nobody may begin: as when a runner stops in the middle of a claim.
-        share = _Share(runner.relay.families[0], 3)
+        share = Share(runner.relay.families[0], 3)
         runner.relay._claim([share], -128, 127)
     assert [row["attempts"] for row in inspect(app, gate).outbox] == [1, 1, 1]
     runner._deliverer.settler.release(share.rows)

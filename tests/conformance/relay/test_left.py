@@ -25,10 +25,10 @@ class Looks:
         self._claim = one.runner.relay._claim
         one.runner.relay._claim = self._seen  # type: ignore[method-assign]
 
-    def _seen(self, shares: Any, first: int, last: int, ask: bool = False) -> None:
+    def _seen(self, shares: Any, first: int, last: int, *how: bool) -> float:
         if families := tuple(share.family.lane.family for share in shares if share.room > 0):
             self.seen.append((families, (first, last)))
-        self._claim(shares, first, last, ask)
+        return self._claim(shares, first, last, *how)
 
     def taken(self) -> list[tuple[tuple[str, ...], tuple[int, int]]]:
         found, self.seen = self.seen, []

@@ -49,9 +49,9 @@ class Looks:
         self.count, self._look = 0, one.runner.relay.run_pass
         one.runner.relay.run_pass = self._counted  # type: ignore[method-assign]
 
-    def _counted(self, *, only: Any = None) -> Any:
+    def _counted(self, *, only: Any = None, whole: bool = True) -> Any:
         self.count += only is None
-        return self._look(only=only)
+        return self._look(only=only, whole=whole)
 
 
 def listening(node: Make, **options: Any) -> Node:
