@@ -20,6 +20,7 @@ from sqlalchemy.dialects.postgresql import psycopg as dialects
 from sqlalchemy.sql.expression import Select
 
 from akter.store import answer, parameter
+from akter.store.link import Link
 from akter.tables import SCHEMA
 
 Value: TypeAlias = "int | str | bool | bytes | None"
@@ -30,9 +31,6 @@ _OK = frozenset({pq.ExecStatus.TUPLES_OK, pq.ExecStatus.COMMAND_OK})
 _DIALECT: Any = cast(Any, dialects.dialect)(paramstyle="numeric_dollar")
 _TICK = 0.2
 _NOTHING: Mapping[int, bytes] = {}
-_PLANNED_FOR, _PLANNED_FOR_LONG = 64, 16_384
-"""How often a connection is used with its first plans, and then with any: they are made anew after 64 uses, 128, 256 and so on. PostgreSQL
-itself keeps a plan that reads a whole table, because it was empty, until the table is analyzed."""
 
 
 class Compiled(NamedTuple):
@@ -88,26 +86,6 @@ class Lost(Exception):
         self.sqlstate = sqlstate
 
 
-class Link:
-    """What is known of one physical connection: since when, whether a pooler stands between, what was prepared on it, and how much
-    it was used."""
-
-    __slots__ = ("_plan_at", "_uses", "pooled", "prepared", "since")
-
-    def __init__(self, pooled: bool) -> None:
-        self.pooled, self.since = pooled, time.monotonic()
-        self.prepared: set[bytes] = set()
-        self._uses, self._plan_at = 0, _PLANNED_FOR
-
-    def use(self) -> bool:
-        """Count a use; whether what was prepared is to be planned anew before it: tables have grown, and statistics may be of before."""
-        self._uses += 1
-        if self._uses <= self._plan_at:
-            return False
-        self._plan_at = self._uses + min(self._uses, _PLANNED_FOR_LONG)
-        return not self.pooled
-
-
 def compile_core(statement: ClauseElement, schema: str) -> Compiled:
     """Compile a Core statement for one schema."""
     compiled: Any = statement.compile(
@@ -160,38 +138,46 @@ class Behind(NamedTuple):
 
     lines: Sequence[Line]
     fresh: Mapping[int, bytes]
+    results: list[pq.abc.PGresult]
+    ended: bool
 
 
 def depart(
     connection: psycopg.Connection[Any], link: Link, lines: Sequence[Line], behind: Sequence[Line], seconds: float
 ) -> tuple[list[Rows], Behind]:
-    """Send two flights together, and return the results of the first.
+    """Send two flights together, and return the results of the first as soon as they are there; raises as `fly` does.
 
-    Until `land` has returned those of the second, the connection is of no other use. Raises as `fly` does.
+    If it fails, the second does not run; otherwise the connection is of no other use until `land` has returned that one's results.
     """
     pgconn = connection.pgconn
     results: list[pq.abc.PGresult] = []
+    ended: list[bool] = []
+
+    def receive(pgconn: pq.abc.PGconn, results: list[pq.abc.PGresult]) -> bool:
+        ended[:] = [_receive(pgconn, results)]
+        return ended[0] or len(results) >= first
+
     with connection.lock:
         try:
             pgconn.enter_pipeline_mode()
-            fresh = _send(pgconn, link, lines)
+            first = len(lines) + len(fresh := _send(pgconn, link, lines))
+            # The server answers up to here at once. Nothing is sent yet: it would take the processor that the rest is written on.
+            pgconn.send_flush_request()
+            after = _send(pgconn, link, behind, fresh)
             pgconn.pipeline_sync()
-            second = Behind(behind, _send(pgconn, link, behind, fresh))
-            pgconn.pipeline_sync()
-            waiting.wait(_exchange(pgconn, results, time.monotonic() + seconds, _receive), pgconn.socket, interval=_TICK)
+            waiting.wait(_exchange(pgconn, results, time.monotonic() + seconds, receive), pgconn.socket, interval=_TICK)
         except psycopg.Error as error:
             raise _lost(error, results) from error
-    return _read(link, lines, fresh, results), second
+    return _read(link, lines, fresh, results), Behind(behind, after, results[first:], ended[0])
 
 
 def land(connection: psycopg.Connection[Any], link: Link, behind: Behind, seconds: float) -> list[Rows]:
     """The results of the second of two flights; raises as `fly` does."""
-    pgconn = connection.pgconn
-    results: list[pq.abc.PGresult] = []
+    pgconn, results = connection.pgconn, behind.results
     with connection.lock:
         try:
             # What came together with the first flight's results is not on the socket any more.
-            if not _receive(pgconn, results):
+            if not behind.ended and not _receive(pgconn, results):
                 waiting.wait(_exchange(pgconn, results, time.monotonic() + seconds, _receive), pgconn.socket, interval=_TICK)
             pgconn.exit_pipeline_mode()
         except psycopg.Error as error:

@@ -17,8 +17,9 @@ from sqlalchemy import cast as sql_cast
 from akter import encoding
 from akter.errors import ConfigurationError, Unavailable
 from akter.store import failure
-from akter.store.flight import Behind, Compiled, Line, Link, Lost, Rows, StatementFailed, compile_core, depart, fly, land, raw, say
+from akter.store.flight import Behind, Compiled, Line, Lost, Rows, StatementFailed, compile_core, depart, fly, land, raw, say
 from akter.store.guarded import Guarded
+from akter.store.link import Link
 
 _LINK = "akter_link"
 _PROBE = select(

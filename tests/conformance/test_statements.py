@@ -16,7 +16,8 @@ from akter import Actor, command
 from akter.identity import Address, address
 from akter.store import listing, log, reading
 from akter.store import turn as statements
-from akter.store.flight import Compiled, Line, Link, Rows, StatementFailed, compile_core, fly, raw
+from akter.store.flight import Compiled, Line, Rows, StatementFailed, compile_core, fly, raw
+from akter.store.link import Link
 from akter.store.rows import key, parameters
 from akter.store.turn import FENCE, Admitted
 
@@ -301,7 +302,7 @@ def test_an_actor_type_that_statistics_do_not_know_is_found_by_its_key(client, b
 
 def test_what_was_planned_for_empty_tables_is_planned_anew_once_they_have_grown(akter_app, narrow_engine, beside, monkeypatch) -> None:
     """PostgreSQL keeps such a plan until the table is analyzed, which a busy or a careful server puts off."""
-    monkeypatch.setattr("akter.store.flight._PLANNED_FOR", 8)
+    monkeypatch.setattr("akter.store.link._PLANNED_FOR", 8)
     app = akter_app(Counted, engine=narrow_engine)
     beside("ALTER TABLE {akter}.actor_receipts SET (autovacuum_enabled = off)")
     beside("VACUUM {akter}.actor_receipts")

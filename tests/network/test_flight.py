@@ -10,7 +10,8 @@ import psycopg
 import pytest
 from sqlalchemy import ARRAY, BigInteger, Boolean, Integer, LargeBinary, Text, bindparam, func, literal_column, select, type_coerce
 
-from akter.store.flight import Line, Link, Lost, StatementFailed, compile_core, depart, fly, land, raw, say
+from akter.store.flight import Line, Lost, StatementFailed, compile_core, depart, fly, land, raw, say
+from akter.store.link import Link
 
 ECHO = compile_core(select(bindparam("value", type_=Text()).label("value")), "akter")
 SAME = compile_core(select(func.unnest(bindparam("value", type_=ARRAY(Text())), type_=Text()).label("value")), "akter")

@@ -16,7 +16,7 @@ from akter.identity import address
 from akter.named import Named
 from akter.runner.lane import Work
 from akter.store import wire
-from akter.store.flight import Link
+from akter.store.link import Link
 from akter.testing import advance, crash_next
 
 Make = Callable[..., Node]
