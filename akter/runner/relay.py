@@ -182,7 +182,9 @@ class Relay:
             try:
                 self._claim_all(shares, sent, known=only is not None, whole=whole and only is None)
             except BaseException:
+                # What was known to be due is not known any more.
                 self.timers.unanswered()
+                self._look_by = -_NEVER
                 raise
             finally:
                 # What was claimed before a later statement failed is held all the same.

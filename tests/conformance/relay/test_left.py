@@ -141,3 +141,16 @@ def test_pieces_cover_all_the_buckets_and_nothing_else_in_turn() -> None:
     few = Ranges([(-3, 40), (100, 100)])
     assert sorted(few.piece() for _ in range(3)) == [(-3, 28), (29, 40), (100, 100)]
     assert [few.every() for _ in range(3)] == [[(-3, 40), (100, 100)], [(100, 100), (-3, 40)], [(-3, 40), (100, 100)]]
+
+
+def test_a_look_for_what_was_left_that_fails_is_made_up_for_by_a_look_at_everything(node: Make, beside: Any) -> None:
+    one = node(lanes={"intents": 2}, poll=NEVER)
+    send_many(one.app, BOXES[:6], BOXES[:6])
+    passed(one)
+    beside("ALTER TABLE {akter}.actor_pauses RENAME TO actor_pauses_away")
+    with pytest.raises(Exception, match="actor_pauses"):
+        one.runner.relay.wait()
+    beside("ALTER TABLE {akter}.actor_pauses_away RENAME TO actor_pauses")
+    for _ in range(2):
+        passed(one)
+    assert len(handled.taken) == 6
