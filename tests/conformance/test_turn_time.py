@@ -36,7 +36,7 @@ class Slow(Actor):
             first.pop(note)(self)
         return self.count
 
-    @command(timeout=0.1)
+    @command(timeout=0.5)
     def hurried(self) -> int:
         ran.append("hurried")
         if "hurried" in first:
@@ -76,7 +76,7 @@ def test_a_handler_that_returns_after_its_time_limit_saves_nothing_and_is_retrie
     app = akter_app(Slow, execution=5.0, delivery=20.0)
     slow = app.actor(Slow, "s-1")
     # Shorter than the idle limit, which is a second more: the connection is alive, and the deadline alone decides.
-    first["hurried"] = lambda actor: time.sleep(0.2)
+    first["hurried"] = lambda actor: time.sleep(0.8)
     seen = journal(app, slow)
     assert slow.hurried() == 0
     assert ran == ["hurried", "hurried"]
