@@ -260,14 +260,14 @@ class Turn:
         return _limits(self._limited, self._around)
 
 
-def ahead(who: Definition, message: Named, seconds: float, around: Surroundings) -> list[Line]:
-    """What follows the BEGIN in the admission of a message's turn that is sent before anybody knows what the message says.
+def ahead(who: Definition, message: Named, ticket: str, seconds: float, around: Surroundings) -> list[Line]:
+    """What follows the BEGIN in the admission of a message's turn that is sent with its claim, before anybody knows what it says.
 
     It gives the turn `seconds`; a command with a time limit of its own has to be admitted again.
     """
     assert message.target_key is not None
     key = message.target_key
-    values = {"bucket": key >> 56, "routing_key": key, "actor_type": who.name, "command_id": message.intent_id}
+    values = {"bucket": key >> 56, "routing_key": key, "actor_type": who.name, "command_id": message.intent_id, "ticket": ticket}
     get = around.statements.get
     limits = Line(get(statements.settings), _limits(seconds, around))
     return [limits, Line(get(admission.lock), values), Line(get(admission.read), values)]

@@ -105,10 +105,14 @@ class Messages(Family, Protocol):
         """
         ...
 
-    def claim_named(self, rows: Sequence[Named], forward: bool) -> Line:
-        """The statement that claims these messages and no others, and returns what it took; `forward`: its admission comes right behind."""
+    def claim_named(self, rows: Sequence[Named], ticket: str | None) -> Line:
+        """The statement that claims these messages and no others, and returns what it took; `ticket`: an admission comes right behind."""
         ...
 
-    def admission(self, message: Named) -> Sequence[Line]:
-        """What admits the turn of a message, if it can be known before it is claimed."""
+    def admission(self, message: Named, ticket: str) -> Sequence[Line]:
+        """What admits the turn of a message whose claim has this ticket, if that can be known before it is claimed."""
+        ...
+
+    def admitted(self, message: Named, wire: Wire) -> Ahead:
+        """That admission, under way on a connection."""
         ...

@@ -2,8 +2,9 @@
 
 At its front lie the dead versions of rows that passed, for as long as any transaction is open that might see them, and due rows of types
 that nobody serves here. A look from the very beginning reads them all, so where it takes long, it is made as often as a twentieth of the
-time allows. The looks between begin with the oldest row that it left, or a little before it began: whatever was due earlier was taken then.
-What comes later and is older, from a transaction that was open for long, is found by the next look from the beginning.
+time allows, and every ten seconds at least. The looks between begin with the oldest row that it left, or a little before it began:
+whatever was due earlier was taken then. What comes later and is older, from a transaction that was open for long, is found by the next
+look from the beginning.
 """
 
 from __future__ import annotations
@@ -19,6 +20,8 @@ _QUICK = 0.05
 _BEFORE = 5.0
 """Seconds for which a transaction may be open that asks for something due at once, and be found by any look."""
 
+_LONGEST = 10.0
+"""Seconds after which there is one whatever it takes: what took long was perhaps not the index."""
 _SLACK = 1.0
 """Seconds that a look may take to reach the database."""
 
@@ -49,5 +52,5 @@ class Floor:
 
         `oldest_ms`: for the families that it looked for everywhere, the age of the oldest row that it saw if it left some, otherwise 0.
         """
-        self._next = time.monotonic() + (_SHARE * took if took > _QUICK else 0.0)
+        self._next = time.monotonic() + (min(_LONGEST, _SHARE * took) if took > _QUICK else 0.0)
         self._floors = {name: began - (age / 1000 if age else _BEFORE) for name, age in oldest_ms.items()}

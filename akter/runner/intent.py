@@ -69,9 +69,9 @@ class Deliverer:
         taken = begun.take(call) if begun is not None and len(batch) == 1 else None
         return taken or Wire(self._engine, self._around.statements, call.id)
 
-    def admission(self, who: Definition, message: Named) -> list[Line]:
-        """The admission of a message's turn, to be sent with the message's claim."""
-        return ahead(who, message, self._execution, self._around)
+    def admission(self, who: Definition, message: Named, ticket: str) -> list[Line]:
+        """The admission of a message's turn, to be sent with the message's claim, which has the same ticket."""
+        return ahead(who, message, ticket, self._execution, self._around)
 
     def hop(self, row: Claimed) -> Hop:
         """Watch a row that was just claimed."""

@@ -66,20 +66,26 @@ class Intents:
         """Whether messages for this type are delivered here."""
         return target_type in self._actors
 
-    def claim_named(self, rows: Sequence[Named], forward: bool) -> Line:
-        """The statement that claims these messages and no others, and returns what it took; `forward`: its admission comes right behind."""
-        values = {
+    def claim_named(self, rows: Sequence[Named], ticket: str | None) -> Line:
+        """The statement that claims these messages and no others, and returns what it took; `ticket`: an admission comes right behind."""
+        values: dict[str, Any] = {
             **parameters("named_", [{name: getattr(row, name) for name in KEY} for row in rows], True),
             **{"limit": len(rows), "served": list(self._actors)},
             **waits(self._lease, self._settings.max_backoff),
         }
-        return Line(self._statements.get(claim.named, forward), values)
+        if ticket is not None:
+            values["ticket"] = ticket
+        return Line(self._statements.get(claim.named, ticket is not None), values)
 
-    def admission(self, message: Named) -> Sequence[Line]:
-        """What admits the turn of a message, if it can be known before it is claimed."""
+    def admission(self, message: Named, ticket: str) -> Sequence[Line]:
+        """What admits the turn of a message whose claim has this ticket, if that can be known before it is claimed."""
         if message.target_key is None:
             return ()
-        return self._deliverer.admission(self._actors[message.target_type], message)
+        return self._deliverer.admission(self._actors[message.target_type], message, ticket)
+
+    def admitted(self, message: Named, wire: Wire) -> Ahead:
+        """That admission, under way on a connection."""
+        return Ahead(wire, self._actors[message.target_type].name, message.target_key)
 
     def taken(self, answers: Sequence[Sequence[Row]], probe: Probe, wire: Wire) -> Taken:
         """What the statement took."""

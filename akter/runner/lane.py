@@ -232,8 +232,8 @@ class Lane:
         return self._wait(lambda: self._rows + self._ending == 0 and self._units == 0, seconds)
 
     def wait_for_the_rest(self, seconds: float) -> bool:
-        """Wait until nothing runs but what should have returned by now; returns whether that is so."""
-        return self._wait(lambda: self._units <= self.overdue, seconds)
+        """Wait until nothing runs but what should have returned by now, and all ends are written; returns whether that is so."""
+        return self._wait(lambda: self._units <= self.overdue and self._ending == 0, seconds)
 
     def wait_free(self, seconds: float) -> bool:
         """Wait until a claim may take something; returns whether that is so."""

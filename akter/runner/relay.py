@@ -6,6 +6,7 @@ correct; wake-ups make it quick. A crash leaves the claim until its lease ends, 
 
 from __future__ import annotations
 
+import itertools
 import random
 import threading
 import time
@@ -40,6 +41,7 @@ Afterwards: TypeAlias = "Callable[[Work], None]"
 
 _SECONDS = 30.0
 _NEVER = float("inf")
+_tickets = itertools.count()
 
 
 class Relay:
@@ -135,15 +137,17 @@ class Relay:
         with ExitStack() as stack:
             wire = stack.enter_context(Wire(self._engine, self._statements))
             # Where several runners hear of everything, most find it taken; whoever did leaves the admission out until it takes something.
-            behind = self._messages.admission(rows[0]) if alone and self._first and not wire.pooled else ()
-            lines = [Line(self._statements.get(plans.generic_and_soon, False), {}), self._messages.claim_named(rows, bool(behind))]
+            ticket = str(next(_tickets))
+            behind = self._messages.admission(rows[0], ticket) if alone and self._first and not wire.pooled else ()
+            claim = self._messages.claim_named(rows, ticket if behind else None)
+            lines = [Line(self._statements.get(plans.generic_and_soon, False), {}), claim]
             with wire.answering():
                 claimed = [Claimed(*row) for row in wire.transact(lines, _SECONDS, behind)[1].rows]
             self._first = bool(claimed)
             if not claimed or not behind:
                 return claimed, None
             stack.pop_all()
-            return claimed, Ahead(wire, rows[0].target_key)
+            return claimed, self._messages.admitted(rows[0], wire)
 
     def _look(self) -> float:
         """Do a pass over whatever is due; returns the seconds until the next one."""

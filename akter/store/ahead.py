@@ -18,13 +18,15 @@ from akter.tables import IDENTITY
 
 
 def left(claimed: Any) -> ColumnElement[bool]:
-    """Evaluated for the one row of a claim, leaves it on the connection."""
-    said = ((_id, claimed.c.intent_id), (_tenant, claimed.c.tenant_id), (_target, claimed.c.target_id))
+    """Evaluated for the one row of a claim, leaves it on the connection, under the parameter `ticket`: what an earlier claim left there
+    is not taken for this one's."""
+    said = ((_id, _ticket() + claimed.c.intent_id), (_tenant, claimed.c.tenant_id), (_target, claimed.c.target_id))
     return and_(*(func.set_config(name, value, false(), type_=Text()).is_not(None) for name, value in said))
 
 
 def lock() -> Insert:
-    """Lock the actor as `akter.store.turn.lock` does. Parameters: its `bucket`, `routing_key` and `actor_type`, and the `command_id`."""
+    """Lock the actor as `akter.store.turn.lock` does. Parameters: its `bucket`, `routing_key` and `actor_type`, the `command_id`, and the
+    claim's `ticket`."""
     rows = _message()
     return turn.locked(select(*(rows.c[name] for name in IDENTITY)))
 
@@ -49,9 +51,13 @@ def _message() -> FromClause:
             id.label("command_id"),
             literal_column("0", Integer()).label("ord"),
         )
-        .where(_found(_id) == id)
+        .where(_found(_id) == _ticket() + id)
         .subquery("rows")
     )
+
+
+def _ticket() -> ColumnElement[str]:
+    return bindparam("ticket", type_=Text())
 
 
 def _found(name: ColumnElement[str]) -> ColumnElement[str]:

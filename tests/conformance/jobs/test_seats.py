@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from sqlalchemy import Engine
-from works import LEASE, Node, Shop, do, eventually, provider
+from works import LEASE, Node, Shop, do, eventually, in_thread, provider
 
 from akter import Actor, Job, command
 
@@ -60,6 +60,20 @@ def test_a_stop_says_that_the_end_of_a_job_is_not_written_yet(node: Make, other_
         assert not report.clean
         assert len(report.left) == 1
     eventually("it is written all the same", lambda: one.runner.jobs.lane.held == 0)
+
+
+def test_a_stop_waits_for_ends_that_no_thread_of_the_lane_writes(node: Make) -> None:
+    one = node(started=True, lanes={"jobs": 2})
+    lane, reports = one.runner.jobs.lane, list[Any]()
+    # As what a stalled thread's ends are, which the reporter's own thread takes over.
+    lane.hold(2)
+    stopping = in_thread(lambda: reports.append(one.runner.stop(grace=30)))
+    eventually("it claims no more", lambda: one.runner.relay._stopping)
+    assert not lane.wait_for_the_rest(0.3)
+    assert not reports
+    lane.written(2)
+    stopping.join(30)
+    assert reports[0].clean
 
 
 class Quiet(Actor):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator
 from datetime import timedelta
 from typing import Any
@@ -108,6 +109,50 @@ def test_a_message_whose_actor_was_named_wrongly_arrives_all_the_same(one: Node,
     assert letters(one.app, "m") == ["a"]
     assert letters(one.app, "n") == ["before"]
     assert beside("SELECT actor_id FROM {akter}.actor_generations ORDER BY actor_id") == [("m",), ("n",), ("s",)]
+
+
+class East(Actor, placement="tenant"):
+    """Lives where all of its tenant do."""
+
+    count: int = 0
+
+    @command
+    def add(self, by: int) -> None:
+        self.count += by
+
+
+class West(East):
+    """Another type in the same place."""
+
+
+@pytest.mark.parametrize("exists", [True, False])
+def test_a_message_that_is_named_under_another_type_is_its_own_actors(node: Make, beside: Any, exists: bool) -> None:
+    one = node(East, West)
+    one.runner.relay._look_by = float("inf")
+    one.app.actor(East, "x").add(1)
+    if exists:
+        one.app.actor(West, "x").add(1000)
+    one.app.send(one.app.actor(West, "x").add, 1)
+    take(one, waiting(beside, target_type="East", target_key=address("tenant", "default", "West", "x").routing_key))[0]()
+    found = dict(beside("SELECT actor_type, (value ->> 'count')::int FROM {akter}.actor_state"))
+    assert found == {"East": 1, "West": 1001 if exists else 1}
+    assert beside("SELECT actor_type, actor_id FROM {akter}.actor_generations ORDER BY 1") == [("East", "x"), ("West", "x")]
+    assert beside.count("actor_outbox") == 0
+
+
+def test_a_message_that_is_named_again_does_not_wait_for_its_actor(node: Make, beside: Any, other_engine: Engine) -> None:
+    one = node(app={"lock": 30.0, "execution": 30.0})
+    one.runner.relay._look_by = float("inf")
+    one.app.actor(Sender, "s").send_all(["a"], ["m"])
+    row = waiting(beside)
+    take(one, row)[0]()
+    with other_engine.begin() as rival:
+        rival.execute(text(f"""SELECT 1 FROM "{one.app.schema}".actor_generations WHERE actor_id = 'm' FOR UPDATE"""))
+        began = time.monotonic()
+        assert take(one, row) == []
+        # It would wait for five seconds before it gave up.
+        assert time.monotonic() - began < 4.0
+    assert letters(one.app, "m") == ["a"]
 
 
 def test_a_message_that_somebody_else_has_locks_nothing_and_leaves_the_admission_out_next_time(

@@ -50,6 +50,12 @@ def test_a_slow_look_is_repeated_when_twenty_times_as_long_have_passed(clock: Cl
     assert (made.reached, made.wait()) == (True, 0.0)
 
 
+def test_what_takes_very_long_puts_the_next_look_from_the_beginning_off_for_ten_seconds_only(clock: Clock) -> None:
+    made = Floor()
+    made.looked(clock.now, 30.0, {"intents": 0})
+    assert made.wait() == 10.0
+
+
 def test_the_looks_between_begin_five_seconds_before_it_or_with_the_oldest_that_it_left(clock: Clock) -> None:
     made = Floor()
     began, clock.now = clock.now, clock.now + 0.5
