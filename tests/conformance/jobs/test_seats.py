@@ -33,6 +33,7 @@ def test_as_many_jobs_as_there_are_seats_may_wait_to_be_written_while_others_run
 ) -> None:
     one = node(started=True, lanes={"jobs": 2})
     with _unwritten(one, other_engine, akter_schema, beside):
+        assert (one.runner.jobs.lane._rows, one.runner.jobs.lane.held) == (0, 1)
         for name in ("b", "c", "d"):
             one.app.actor(Shop, name).start(name, job="bare")
         eventually("those ran", lambda: one.runner.jobs.lane.held == 4 and provider.now == 0)
@@ -60,6 +61,14 @@ def test_a_stop_says_that_the_end_of_a_job_is_not_written_yet(node: Make, other_
         assert not report.clean
         assert len(report.left) == 1
     eventually("it is written all the same", lambda: one.runner.jobs.lane.held == 0)
+
+
+def test_nothing_is_idle_while_an_end_waits_to_be_written(node: Make) -> None:
+    one = node()
+    one.runner.jobs.lane.hold(1)
+    assert not one.runner.relay.wait_idle(0.0)
+    one.runner.jobs.lane.written(1)
+    assert one.runner.relay.wait_idle(0.0)
 
 
 def test_a_stop_waits_for_ends_that_no_thread_of_the_lane_writes(node: Make) -> None:

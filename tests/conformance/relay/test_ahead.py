@@ -8,7 +8,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from post import LEASE, Mailbox, Node, Sender, eventually, handled, letters
+from post import LEASE, Mailbox, Node, Returned, Sender, eventually, handled, letters
 from sqlalchemy import Connection, Engine, text
 from sqlalchemy.exc import OperationalError
 
@@ -17,6 +17,7 @@ from akter.identity import address
 from akter.named import Named
 from akter.runner.lane import Work
 from akter.store import wire
+from akter.store.flight import Line, StatementFailed, raw
 from akter.store.link import Link
 from akter.testing import advance, crash_next
 
@@ -108,7 +109,8 @@ def test_a_message_whose_actor_was_named_wrongly_arrives_all_the_same(one: Node,
     work()
     assert letters(one.app, "m") == ["a"]
     assert letters(one.app, "n") == ["before"]
-    assert beside("SELECT actor_id FROM {akter}.actor_generations ORDER BY actor_id") == [("m",), ("n",), ("s",)]
+    places = beside("SELECT bucket, routing_key, actor_id FROM {akter}.actor_generations WHERE actor_type = 'Mailbox' ORDER BY actor_id")
+    assert places == [(*address("actor", "default", "Mailbox", id)[:2], id) for id in ("m", "n")]
 
 
 class East(Actor, placement="tenant"):
@@ -175,6 +177,79 @@ def test_a_message_that_somebody_else_has_locks_nothing_and_leaves_the_admission
         assert flights.sent[-1:] == sent
         work()
     assert letters(one.app, "m") == ["a", "b", "c"]
+
+
+def test_what_an_earlier_claim_left_on_the_connection_is_not_taken_for_this_ones(one: Node, node: Make, beside: Any) -> None:
+    other = node()
+    other.runner.relay._look_by = float("inf")
+    one.app.actor(Sender, "s").send_all(["a"], ["m"])
+    take(one, waiting(beside))[0]()
+    one.app.actor(Sender, "s").send_all(["b"], ["m"])
+    row = waiting(beside)
+    (work,) = take(other, row)
+    began = time.monotonic()
+    assert take(one, row) == []
+    assert time.monotonic() - began < 1.9, "its actor is the other one's, for whose lock it would wait two seconds"
+    work()
+    assert letters(one.app, "m") == ["a", "b"]
+
+
+def test_an_admission_that_found_nothing_is_made_again(one: Node, beside: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    family = one.runner.relay._messages
+    admission = family.admission
+    # As where a pooler nobody noticed had the two transactions on two connections.
+    monkeypatch.setattr(family, "admission", lambda message, ticket: admission(message, f"not {ticket}"))
+    one.app.actor(Sender, "s").send_all(["a"], ["m"])
+    take(one, waiting(beside))[0]()
+    assert letters(one.app, "m") == ["a"]
+    assert beside.count("actor_outbox") == 0
+
+
+def test_a_row_that_nobody_can_read_lets_the_connection_go(one: Node, beside: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    kept: list[Any] = []
+    family = one.runner.relay._messages
+    start = family.start_here
+
+    def keeping(rows: Any, sent: float, ahead: Any) -> Any:
+        kept.append(ahead)
+        return start(rows, sent, ahead)
+
+    monkeypatch.setattr(family, "start_here", keeping)
+    one.app.actor(Sender, "s").send_all(["a"], ["m"])
+    row = waiting(beside)
+    beside("UPDATE {akter}.actor_outbox SET command = 'gone'")
+    assert take(one, row) == []
+    assert one.runner.relay.wait_idle(20.0)
+    assert kept[0] is not None
+    assert one.runner._engine.pool.checkedout() == 0  # type: ignore[attr-defined]
+
+
+def test_a_refused_claim_throws_the_connection_away(one: Node) -> None:
+    with wire.Wire(one.app.engine, one.runner.relay._statements) as used:
+        with pytest.raises(StatementFailed, match="nowhere"):
+            used.transact([Line(raw("TABLE nowhere"), {})], 5.0, [Line(raw("SELECT 1"), {})])
+        assert used.broken
+
+
+class Clerk(Actor):
+    """Says that it has SQL of its own, and changes its mind."""
+
+    files: int = 0
+
+    @command(sql=True)
+    def refuse(self) -> None:
+        self.connection.execute(text("CREATE TABLE refused (id int)"))
+        self.files += 1
+        raise Returned(letter="x")
+
+
+def test_own_sql_behind_such_an_admission_is_undone_with_a_rejection(node: Make, beside: Any) -> None:
+    one = node(Clerk)
+    one.runner.relay._look_by = float("inf")
+    one.app.send(one.app.actor(Clerk, "c").refuse)
+    take(one, waiting(beside, target_key=address("actor", "default", "Clerk", "c").routing_key))[0]()
+    assert beside("SELECT last_error FROM {akter}.actor_outbox") == []
+    assert beside("SELECT to_regclass('refused')::text, count(*) FROM {akter}.actor_receipts WHERE actor_id = 'c'") == [(None, 1)]
 
 
 def test_a_busy_actors_message_waits_for_it(one: Node, beside: Any, other_engine: Engine) -> None:
@@ -264,7 +339,9 @@ def test_a_runner_that_stops_lets_the_actor_go(one: Node, beside: Any) -> None:
 def test_a_crash_after_the_claim_leaves_it_to_the_lease(one: Node, beside: Any) -> None:
     one.app.actor(Sender, "s").send_all(["a"], ["m"])
     crash_next(one.app, "after_claim")
-    take(one, waiting(beside))[0]()
+    (work,) = take(one, waiting(beside))
+    work()
+    assert one.runner._engine.pool.checkedout() == 0, "while the work is still known"  # type: ignore[attr-defined]
     assert not handled.taken
     assert one.app.actor(Mailbox, "m").take("b") == 1
     advance(one.app, LEASE * 2, one.runner)

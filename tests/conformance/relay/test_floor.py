@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from post import NEVER, Mailbox, Node, eventually, handled, send_many
 
+from akter.identity import address
 from akter.runner import floor
 from akter.runner.floor import Floor
 from akter.store.probing import EVER
@@ -141,3 +142,33 @@ def test_what_a_long_transaction_asked_for_is_found_while_looks_are_slow(node: M
         connection.exec_driver_sql(f'UPDATE "{one.app.schema}".actor_outbox SET due_at_ms = due_at_ms - 60000')
     one.runner.wake()
     eventually("it came", lambda: handled.taken["late"] == 1)
+
+
+def test_a_family_whose_seats_are_full_before_the_last_range_gets_no_floor(node: Make, beside: Any) -> None:
+    one = node(lanes={"intents": 2})
+    relay = one.runner.relay
+    halves = [(-128, -1), (0, 127)]
+    relay._ranges.every = lambda: halves  # type: ignore[method-assign]
+    boxes = [f"box-{number}" for number in range(60)]
+    low = [box for box in boxes if address("actor", "default", "Mailbox", box).bucket < 0]
+    high = [box for box in boxes if box not in low]
+    send_many(one.app, [f"new-{number}" for number in range(8)], low[:8])
+    send_many(one.app, ["old"], high[:1])
+    beside("UPDATE {akter}.actor_outbox SET due_at_ms = due_at_ms - 600000 WHERE payload LIKE '%old%'")
+    slow(one)
+    relay.run_pass()
+    assert relay.wait_idle(20.0)
+    while relay.run_pass(whole=False).claimed:
+        assert relay.wait_idle(20.0)
+    assert handled.taken["old"] == 1
+
+
+def test_after_an_old_row_that_was_taken_the_next_look_begins_five_seconds_before(node: Make, beside: Any) -> None:
+    one = node()
+    relay, ages = one.runner.relay, Ages(one)
+    send_many(one.app, ["a"])
+    beside("UPDATE {akter}.actor_outbox SET due_at_ms = due_at_ms - 60000")
+    relay.run_pass()
+    assert relay.wait_idle(20.0)
+    relay.run_pass(whole=False)
+    assert 6_000 <= ages.seen[-1] < 50_000
