@@ -266,11 +266,8 @@ class Member:
         if len(due) > MOST:
             return None
         where = self.call.address
-        rows = [
-            Named(where.bucket, where.routing_key, id, (to := request.target).actor_type, to.routing_key)
-            for id, request in due
-            if isinstance(request, Send)
-        ]
+        sends = [(id, request.target) for id, request in due if isinstance(request, Send)]
+        rows = [Named(where.bucket, where.routing_key, id, to.actor_type, to.routing_key) for id, to in sends]
         return rows if len(rows) == len(due) else None
 
     def due_from(self, now_ms: int) -> int | None:

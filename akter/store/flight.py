@@ -121,8 +121,7 @@ def fly(connection: psycopg.Connection[Any], link: Link, lines: Sequence[Line], 
             fresh = _send(pgconn, link, lines)
             if piped:
                 pgconn.pipeline_sync()
-            deadline = time.monotonic() + seconds
-            waiting.wait(_exchange(pgconn, results, deadline, _receive if piped else _receive_one), pgconn.socket, interval=_TICK)
+            _wait(pgconn, results, seconds, _receive if piped else _receive_one)
             if piped:
                 pgconn.exit_pipeline_mode()
         except psycopg.Error as error:
@@ -151,11 +150,12 @@ def depart(
     """
     pgconn = connection.pgconn
     results: list[pq.abc.PGresult] = []
-    ended: list[bool] = []
+    ended = False
 
     def receive(pgconn: pq.abc.PGconn, results: list[pq.abc.PGresult]) -> bool:
-        ended[:] = [_receive(pgconn, results)]
-        return ended[0] or len(results) >= first
+        nonlocal ended
+        ended = _receive(pgconn, results)
+        return ended or len(results) >= first
 
     with connection.lock:
         try:
@@ -165,10 +165,10 @@ def depart(
             pgconn.send_flush_request()
             after = _send(pgconn, link, behind, fresh)
             pgconn.pipeline_sync()
-            waiting.wait(_exchange(pgconn, results, time.monotonic() + seconds, receive), pgconn.socket, interval=_TICK)
+            _wait(pgconn, results, seconds, receive)
         except psycopg.Error as error:
             raise _lost(error, results) from error
-    return _read(link, lines, fresh, results), Behind(behind, after, results[first:], ended[0])
+    return _read(link, lines, fresh, results), Behind(behind, after, results[first:], ended)
 
 
 def land(connection: psycopg.Connection[Any], link: Link, behind: Behind, seconds: float) -> list[Rows]:
@@ -178,7 +178,7 @@ def land(connection: psycopg.Connection[Any], link: Link, behind: Behind, second
         try:
             # What came together with the first flight's results is not on the socket any more.
             if not behind.ended and not _receive(pgconn, results):
-                waiting.wait(_exchange(pgconn, results, time.monotonic() + seconds, _receive), pgconn.socket, interval=_TICK)
+                _wait(pgconn, results, seconds, _receive)
             pgconn.exit_pipeline_mode()
         except psycopg.Error as error:
             raise _lost(error, results) from error
@@ -201,7 +201,7 @@ def hear(connection: psycopg.Connection[Any], seconds: float) -> None:
     results: list[pq.abc.PGresult] = []
     with connection.lock:
         try:
-            waiting.wait(_exchange(pgconn, results, time.monotonic() + seconds, _receive_plain), pgconn.socket, interval=_TICK)
+            _wait(pgconn, results, seconds, _receive_plain)
         except psycopg.Error as error:
             raise _lost(error, results) from error
     if results and results[0].status not in _OK:
@@ -227,6 +227,10 @@ def _send(pgconn: pq.abc.PGconn, link: Link, lines: Sequence[Line], before: Mapp
             fresh[position] = name
         pgconn.send_query_prepared(name, parameters)
     return fresh
+
+
+def _wait(pgconn: pq.abc.PGconn, results: list[pq.abc.PGresult], seconds: float, receive: Receive) -> None:
+    waiting.wait(_exchange(pgconn, results, time.monotonic() + seconds, receive), pgconn.socket, interval=_TICK)
 
 
 def _exchange(

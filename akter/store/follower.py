@@ -35,6 +35,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.sql.selectable import ExecutableReturnsRows, Select
 
+from akter.store import probing
 from akter.store.clock import now_ms, statement_ms
 from akter.store.rows import source
 from akter.tables import SOURCE, events, generations, pauses, subscriptions
@@ -100,11 +101,7 @@ def claim() -> ExecutableReturnsRows:
         .returning(*(named[name] for name in Follower._fields))
         .cte("claimed")
     )
-    per_range = select(func.count().label("found")).select_from(candidates).group_by(candidates.c.bucket).subquery("per_range")
-    none: ColumnElement[int] = literal_column("0")
-    found, deepest = func.coalesce(func.sum(per_range.c.found), none), func.coalesce(func.max(per_range.c.found), none)
-    numbers = (cast(found, Integer).label("found"), cast(deepest, Integer).label("deepest"), cast(none, Integer).label("oldest_ms"))
-    counted = select(*numbers).subquery("counted")
+    counted = probing.counted(candidates)
     wanted: Select[Any] = cast_type(Any, select)(*counted.c, *claimed.c)
     return wanted.select_from(counted.outerjoin(claimed, true()))
 
@@ -132,7 +129,7 @@ def _candidates() -> Any:
         .limit(bindparam("each", type_=Integer()))
         .lateral("due")
     )
-    chosen = select(*(due.c[name] for name in KEY)).select_from(each.join(served, true()).join(due, true()))
+    chosen = select(*(due.c[name] for name in KEY), due.c.due_at_ms).select_from(each.join(served, true()).join(due, true()))
     return chosen.order_by(due.c.due_at_ms).limit(bindparam("probe", type_=Integer())).cte("candidates")
 
 

@@ -6,8 +6,8 @@ import contextlib
 import os
 import sys
 import time
-from collections.abc import Hashable, Sequence
-from typing import Any, cast
+from collections.abc import Callable, Hashable, Sequence
+from typing import Any, TypeVar, cast
 
 import psycopg
 import sqlalchemy.exc
@@ -20,6 +20,8 @@ from akter.store import failure
 from akter.store.flight import Behind, Compiled, Line, Lost, Rows, StatementFailed, compile_core, depart, fly, land, raw, say
 from akter.store.guarded import Guarded
 from akter.store.link import Link
+
+T = TypeVar("T")
 
 _LINK = "akter_link"
 _PROBE = select(
@@ -201,26 +203,25 @@ class Wire:
 
     def fly(self, lines: Sequence[Line], seconds: float) -> list[Rows]:
         """Send statements together; raises `StatementFailed`, and `Lost`, after which the connection is thrown away."""
+        return self._sent(fly, lines, seconds)
+
+    def _sent(self, send: Callable[..., T], *flight: Any) -> T:
         try:
-            self._check_process()
-            return fly(self._driver, self._link, lines, seconds)
-        except BaseException as problem:
-            self._failed(problem)
+            if os.getpid() != self._pid:
+                raise Lost("this process was forked from the one that the connection belongs to, in the middle of a turn")
+            return send(self._driver, self._link, *flight)
+        except StatementFailed as failed:
+            if failed.error.sqlstate in failure.STALE_CONNECTION:
+                self._distrust()
             raise
-
-    def _check_process(self) -> None:
-        if os.getpid() != self._pid:
-            raise Lost("this process was forked from the one that the connection belongs to, in the middle of a turn")
-
-    def _failed(self, problem: BaseException) -> None:
-        """What became of the connection, now that a flight failed."""
-        if isinstance(problem, StatementFailed):
-            if problem.error.sqlstate in failure.STALE_CONNECTION:
-                self._distrust()
-        else:
+        except Lost as lost:
             self.discard()
-            if isinstance(problem, Lost) and problem.sqlstate not in failure.TURN_TOO_SLOW:
+            if lost.sqlstate not in failure.TURN_TOO_SLOW:
                 self._distrust()
+            raise
+        except BaseException:
+            self.discard()
+            raise
 
     def transact(self, lines: Sequence[Line], seconds: float, behind: Sequence[Line] = ()) -> list[Rows]:
         """Send statements together as one transaction of their own, whatever isolation and rights to write the database defaults to.
@@ -230,10 +231,8 @@ class Wire:
         if not behind:
             return self.fly([BEGIN, *lines, COMMIT], seconds)[1:-1]
         try:
-            self._check_process()
-            answers, self._behind = depart(self._driver, self._link, [BEGIN, *lines, COMMIT], [BEGIN, *behind], seconds)
-        except BaseException as problem:
-            self._failed(problem)
+            answers, self._behind = self._sent(depart, [BEGIN, *lines, COMMIT], [BEGIN, *behind], seconds)
+        except BaseException:
             # What is under way on it is not worth waiting for.
             self.discard()
             raise
@@ -248,12 +247,7 @@ class Wire:
         """The answers of the transaction that was sent with another one; raises as `fly` does."""
         assert self._behind is not None
         behind, self._behind = self._behind, None
-        try:
-            self._check_process()
-            return land(self._driver, self._link, behind, seconds)[1:]
-        except BaseException as problem:
-            self._failed(problem)
-            raise
+        return self._sent(land, behind, seconds)[1:]
 
     def answering(self, command_id: str = "") -> Answering:
         """What fails in this block is raised as akter's own: a lost connection as `Unavailable`, a refused statement as what it means."""

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import gc
 import signal
 import threading
 import time
 
 from akter import Actor, Akter, command
 from akter.runner import Runner
-from benchmarks.crew.program import BATCH, Plan, main, ready, sample
+from benchmarks.crew.program import BATCH, Plan, freeze, main, ready, sample
 from benchmarks.crew.ticks import Ticks
 
 _ticks: Ticks | None = None
@@ -56,9 +55,7 @@ def work(plan: Plan, slot: int) -> None:
     ended = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: ended.set())
     with _app(plan, slot) as app, Runner(app):
-        # As `akter run` does.
-        gc.collect()
-        gc.freeze()
+        freeze()
         ready()
         ended.wait()
 

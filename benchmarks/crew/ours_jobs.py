@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import gc
 import signal
 import threading
 import time
 
 from akter import Actor, Akter, Attempt, Job, command
 from akter.runner import Runner
-from benchmarks.crew.program import Plan, each, main, ready, sample
+from benchmarks.crew.program import Plan, each, freeze, main, ready, sample
 from benchmarks.crew.ticks import Ticks
 
 PER_ACTOR = 10
@@ -99,9 +98,7 @@ def work(plan: Plan, slot: int) -> None:
     ended = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: ended.set())
     with _app(plan, slot) as app, Runner(app, lanes={"jobs": plan.seats}):
-        # As `akter run` does.
-        gc.collect()
-        gc.freeze()
+        freeze()
         ready()
         ended.wait()
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import json
 import random
 import signal
@@ -79,6 +80,12 @@ async def until_ended(running: Awaitable[Any]) -> None:
 def ready() -> None:
     """Tell whoever started this process that it is at work."""
     print("ready", flush=True)
+
+
+def freeze() -> None:
+    """Leave what was imported out of collections, as `akter run` does."""
+    gc.collect()
+    gc.freeze()
 
 
 def each(count: int, send: Callable[[], object]) -> float:
