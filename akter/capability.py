@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Protocol
 
 from akter.context import inside
 from akter.errors import AkterError, PayloadInvalid, TurnEnded
@@ -21,18 +21,32 @@ MAX_EVENT_BYTES = 1_048_576
 """Encoded bytes of all events of one turn."""
 
 
+class Host(Protocol):
+    """The turn, as its recorder asks it while the handler runs."""
+
+    def mint(self, request: Send | Enqueue) -> CommandId:
+        """The id of a message or job."""
+        ...
+
+    def open_sql(self) -> OwnSql:
+        """The turn's connection, for SQL of the handler's own."""
+        ...
+
+    def read_events(self, wanted: Asked) -> Page:
+        """A page of the events that were committed before."""
+        ...
+
+
 class Capability:
     """The recorder of one turn."""
 
     __slots__ = (
         "_command_id",
+        "_host",
         "_max_payload_bytes",
-        "_mint",
         "_open",
-        "_open_sql",
         "_owner",
         "_poison",
-        "_read",
         "_thread",
         "_where",
         "event_bytes",
@@ -43,20 +57,9 @@ class Capability:
         "touched",
     )
 
-    def __init__(
-        self,
-        where: str,
-        command_id: str,
-        mint: Callable[[Send | Enqueue], CommandId],
-        open_sql: Callable[[], OwnSql],
-        read: Callable[[Asked], Page],
-        event_sequence: int,
-        max_payload_bytes: int,
-        owner: object,
-    ) -> None:
-        self._where, self._command_id, self._mint = where, command_id, mint
-        self._open_sql, self._max_payload_bytes = open_sql, max_payload_bytes
-        self._read, self.event_sequence, self._owner = read, event_sequence, owner
+    def __init__(self, where: str, command_id: str, host: Host, event_sequence: int, max_payload_bytes: int, owner: object) -> None:
+        self._where, self._command_id, self._host = where, command_id, host
+        self._max_payload_bytes, self.event_sequence, self._owner = max_payload_bytes, event_sequence, owner
         self.requests: list[tuple[str, Request]] = []
         self.mints: list[Mint] = []
         self.event_bytes = 0
@@ -101,7 +104,7 @@ class Capability:
         elif isinstance(request, Send | Enqueue):
             if len(request.payload) > self._max_payload_bytes:
                 self._too_much(f"the arguments are {len(request.payload)} bytes long; the limit is {self._max_payload_bytes}")
-            id = str(self._mint(request))
+            id = str(self._host.mint(request))
         self.requests.append((id, request))
         return id
 
@@ -148,7 +151,7 @@ class Capability:
         self.check()
         self.touched = True
         try:
-            return self._read(wanted)
+            return self._host.read_events(wanted)
         except BaseException as problem:
             self.poison(problem)
             raise
@@ -166,7 +169,7 @@ class Capability:
         self.touched = True
         if self.sql is None:
             try:
-                self.sql = self._open_sql()
+                self.sql = self._host.open_sql()
             except BaseException as problem:
                 self.poison(problem)
                 raise
@@ -175,6 +178,8 @@ class Capability:
     def close(self) -> None:
         """End the handler's time; raises what it was spoilt by."""
         self._open = False
+        # They would keep each other alive until the next collection of garbage, which every turn would bring nearer.
+        del self._host
         if self.sql is not None:
             self.sql.end()
 

@@ -79,6 +79,8 @@ class Group:
         finally:
             with self._lock:
                 caller.pass_on()
+                # A caller and its group would keep each other alive until the next collection of garbage.
+                caller.group = None
         member = caller.member
         if member is None or isinstance(caller.verdict, BaseException):
             raise cast(BaseException, caller.verdict)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import sys
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from akter import outcome, staging
@@ -31,6 +31,8 @@ from akter.store.wire import Statements
 from akter.telemetry import Telemetry
 
 logger = logging.getLogger("akter.turn")
+
+_NONE: Mapping[str, int] = {}
 
 
 class Surroundings(NamedTuple):
@@ -63,7 +65,7 @@ class Ended(NamedTuple):
 class Member:
     """One command of a turn. `found` is what the read knew of it, `ended` how its handler ended, `error` why nothing is written of it."""
 
-    __slots__ = ("_around", "call", "capability", "ended", "error", "found", "replayed")
+    __slots__ = ("_around", "_open_sql", "_read", "call", "capability", "ended", "error", "found", "replayed")
 
     found: Admitted
     capability: Capability
@@ -112,21 +114,9 @@ class Member:
             self._handle(open_sql, read)
 
     def _handle(self, open_sql: Callable[[Member], OwnSql], read: Callable[[Member, Line], list[Row]]) -> None:
-        around, found = self._around, self.found
-
-        def read_events(wanted: Asked) -> Page:
-            return log.page(read(self, log.reading(around.statements, self.call.address, wanted, found.event_sequence)))
-
-        self.capability = Capability(
-            self.call.command.where,
-            self.call.id,
-            self._mint,
-            lambda: open_sql(self),
-            read_events,
-            found.event_sequence,
-            around.max_payload_bytes,
-            around.owner,
-        )
+        call, around = self.call, self._around
+        self._open_sql, self._read = open_sql, read
+        self.capability = Capability(call.command.where, call.id, self, self.found.event_sequence, around.max_payload_bytes, around.owner)
         outer, token = sys.exception(), running.set(self.capability)
         try:
             actor, loaded = self._load()
@@ -177,7 +167,17 @@ class Member:
         if size > self._around.max_payload_bytes:
             raise PayloadInvalid(f"{what} is {size} bytes long; the limit is {self._around.max_payload_bytes}")
 
-    def _mint(self, request: Send | Enqueue) -> CommandId:
+    def open_sql(self) -> OwnSql:
+        """The turn's connection, for SQL of the handler's own."""
+        return self._open_sql(self)
+
+    def read_events(self, wanted: Asked) -> Page:
+        """A page of the actor's events that were committed before this turn."""
+        line = log.reading(self._around.statements, self.call.address, wanted, self.found.event_sequence)
+        return log.page(self._read(self, line))
+
+    def mint(self, request: Send | Enqueue) -> CommandId:
+        """The id of a message or job that the handler asks for."""
         now, when = self.found.now_ms, request.when
         due = now + when.delay_ms if when.due_at_ms is None else max(now, when.due_at_ms)
         return CommandId(now, due + self._around.keep_ms, uuid.uuid4())
@@ -242,7 +242,11 @@ class Member:
 
     def requests(self) -> list[Line]:
         """The statements that write what the handler asked for."""
-        return [] if self.refused else staging.lines(self._around.statements, self._around.followers, self.call, self.capability)
+        return (
+            []
+            if self.refused or not self.capability.requests
+            else staging.lines(self._around.statements, self._around.followers, self.call, self.capability)
+        )
 
     @property
     def event_sequence(self) -> int:
@@ -252,12 +256,9 @@ class Member:
 
     def committed(self) -> None:
         """Tell whoever watches that it is committed."""
-        staged: dict[str, int] = {}
-        for _, request in self.capability.requests if not self.refused else ():
-            if isinstance(request, Send | Enqueue):
-                kind = "intent" if isinstance(request, Send) else "job"
-                staged[kind] = staged.get(kind, 0) + 1
-        self.call.watch.committed(self.refused, staged)
+        refused = self.refused
+        asked = () if refused else self.capability.requests
+        self.call.watch.committed(refused, _counted(asked) if asked else _NONE)
 
     def named(self, now_ms: int) -> list[Named] | None:
         """The messages that are due at once; None when there is something else, too, or more than are worth naming."""
@@ -275,6 +276,15 @@ class Member:
         if self.refused or not self.capability.requests:
             return None
         return min((due for _, request in self.capability.requests if (due := _due_in_ms(request, now_ms)) is not None), default=None)
+
+
+def _counted(requests: Sequence[tuple[str, Request]]) -> dict[str, int]:
+    staged: dict[str, int] = {}
+    for _, request in requests:
+        if isinstance(request, Send | Enqueue):
+            kind = "intent" if isinstance(request, Send) else "job"
+            staged[kind] = staged.get(kind, 0) + 1
+    return staged
 
 
 def _due_in_ms(request: Request, now_ms: int) -> int | None:

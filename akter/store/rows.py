@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import lru_cache
+from operator import itemgetter
 from typing import Any
 
 from sqlalchemy import (
@@ -111,7 +112,16 @@ def parameters(prefix: str, rows: Sequence[dict[str, Any]], many: bool) -> dict[
     """The parameters of a `source` for these rows."""
     if not many:
         return dict(zip(_prefixed(prefix, tuple(rows[0])), rows[0].values(), strict=True)) if prefix else rows[0]
-    return {prefix + name: [row[name] for row in rows] for name in rows[0]}
+    names = tuple(rows[0])
+    columns = zip(*map(_picked(names), rows), strict=True)
+    return dict(zip(_prefixed(prefix, names), map(list, columns), strict=True))
+
+
+@lru_cache
+def _picked(names: tuple[str, ...]) -> Callable[[dict[str, Any]], tuple[Any, ...]]:
+    if len(names) == 1:
+        return lambda row: (row[names[0]],)
+    return itemgetter(*names)
 
 
 @lru_cache
