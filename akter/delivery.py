@@ -106,5 +106,5 @@ class Delivery:
         finally:
             self._seats.leave(caller.shares)
 
-    def _gather(self, callers: Sequence[Caller]) -> Group:
-        return Group(callers, self._engine, self._around, self._pace, lambda: self._seats.leave(True))
+    def _gather(self, callers: Sequence[Caller], promised: bool) -> Group:
+        return Group(callers, self._engine, self._around, self._pace, self._seats, promised=promised)

@@ -26,18 +26,17 @@ from akter.fault import Crashed
 from akter.identity import Address
 from akter.member import Member, Surroundings
 from akter.pace import Pace
-from akter.seats import Caller
+from akter.seats import Caller, Seats
+from akter.shared import Shared
 from akter.store.turn import Admitted
-from akter.store.wire import Wire
-from akter.turn import Turn
 
 logger = logging.getLogger("akter.turn")
 
 PATIENCE = 0.1
 """Seconds after the admission when the group commits without those who are not done."""
 
-_LOCK = 0.1
-"""Seconds that a group waits for an actor that is busy elsewhere: its neighbours wait with it."""
+_LOOK = 1.0
+"""Seconds after which a leader looks by itself whether the group before its own is over."""
 
 _GRACE = 15.0
 """Seconds beyond the time of its transaction after which a member no longer waits to hear how it ended."""
@@ -48,12 +47,15 @@ Answer: TypeAlias = "Callable[[Caller], int | BaseException]"
 
 
 class Group:
-    """One transaction of several callers. `leave` gives its seat back."""
+    """One transaction of several callers. `promised`: it begins when another group lets it take over."""
 
-    def __init__(self, callers: Sequence[Caller], engine: Engine, around: Surroundings, pace: Pace, leave: Callable[[], None]) -> None:
-        self._callers, self._engine, self._around, self._pace, self._leave = callers, engine, around, pace, leave
+    def __init__(
+        self, callers: Sequence[Caller], engine: Engine, around: Surroundings, pace: Pace, seats: Seats, *, promised: bool = False
+    ) -> None:
+        self._callers, self._around, self._pace = callers, around, pace
         self._deadline = min(min(time.monotonic() + caller.execution, caller.end) for caller in callers)
         self._close_at = self._deadline
+        self.shared = Shared([caller.call for caller in callers], self._deadline, engine, around, seats)
         self._lock, self._chains = threading.Lock(), Chains()
         self._members: list[Member] = []
         self._queues: dict[Address, deque[Caller]] = {}
@@ -61,10 +63,8 @@ class Group:
             self._queues.setdefault(caller.call.address, deque()).append(caller)
         # Guarded by the lock: how many are not done, whether they may begin, and whether it is too late to be done.
         self._open, self._begun, self._closed = len(callers), False, False
-
-    _turn: Turn
-    _wire: Wire | None = None
-    _ended = False
+        # Whether somebody has it in hand and will see that it is over: the group before it, or the thread that admits it.
+        self._in_hand, self._ended = promised, False
 
     def run(self, caller: Caller) -> Any:
         """Run one caller's command in its thread; raises `RunsAlone` when it has to run by itself, and what a turn of its own would."""
@@ -94,21 +94,17 @@ class Group:
         with self._lock:
             if self._closed:
                 return
-            self._closed, mine = True, self._begun
+            self._closed, mine = True, not self._in_hand
         self._say(problem)
-        # Until the members have begun, the connection is in the hands of the thread that admits them.
         if mine:
             self._end(None, isinstance(problem, Crashed))
 
     def _admit(self) -> None:
         """Lock and read for all, and let the first of each actor begin."""
-        asked, calls = time.perf_counter(), [caller.call for caller in self._callers]
+        if not self._take_in_hand():
+            return
         try:
-            self._wire = Wire(self._engine, self._around.statements, calls[0].id)
-            self._around.telemetry.waited(asked, "turn")
-            impatient = self._around._replace(lock=min(self._around.lock, _LOCK))
-            self._turn = Turn(self._wire, self._deadline, impatient)
-            found = self._turn.admit(calls, watched=True)
+            found = self.shared.admit()
         except BaseException as problem:
             self._closed = True
             self._say(problem)
@@ -120,12 +116,33 @@ class Group:
             caller.read = read
         with self._lock:
             self._close_at = min(self._deadline, time.monotonic() + PATIENCE)
-            self._begun = not self._closed
+            self._begun, self._in_hand = not self._closed, False
             _wake([queue[0] for queue in self._queues.values()])
             # One of those who cannot begin yet keeps an eye on the time, should all that can be slow.
             if (watching := next((queue[1] for queue in self._queues.values() if len(queue) > 1), None)) is not None:
                 watching.ring()
         if not self._begun:
+            self._end(None)
+
+    def _take_in_hand(self) -> bool:
+        """Wait until the group before this one is over; False when there is nothing left to admit."""
+        while True:
+            with self._lock:
+                if self._closed:
+                    return False
+                if not self._in_hand:
+                    self._in_hand = True
+                    return True
+            self._callers[0].bell.acquire(timeout=_LOOK)
+
+    def take_over(self, before: Shared | None) -> None:
+        """Begin, now that the group before this one is over; what it had is this one's."""
+        self.shared.inherit(before)
+        with self._lock:
+            self._in_hand = False
+            if not (late := self._closed):
+                self._callers[0].ring()
+        if late:
             self._end(None)
 
     def _attend(self, caller: Caller) -> None:
@@ -236,11 +253,9 @@ class Group:
             self._end(answer)
 
     def _commit(self) -> Answer:
-        for member in self._members:
-            self._turn.check_time(member.call)
         unknown: Answer = lambda caller: OutcomeUnknown(command_id=caller.call.id)  # noqa: E731
         try:
-            now_ms = self._turn.commit(self._members)
+            now_ms = self.shared.commit(self._members)
         except OutcomeUnknown:
             return unknown
         except Exception:
@@ -256,12 +271,8 @@ class Group:
             return
         self._ended = True
         try:
-            if self._wire is not None:
-                if crashed:
-                    self._wire.discard()
-                self._wire.__exit__(None, None, None)
+            self.shared.end(crashed)
         finally:
-            self._leave()
             with self._lock:
                 told: list[Caller] = []
                 for caller in self._callers:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Sequence
 from typing import TYPE_CHECKING
 
 from akter.call import Call
@@ -20,6 +20,9 @@ if TYPE_CHECKING:
 
 TOGETHER = 2
 """Transactions of quick commands at once: while one waits for the disk, the other's handlers run. More would only make groups smaller."""
+
+FEW, MANY = 4, 12
+"""The second one begins while fewer commands run than a few, or when many wait: a larger group costs each of its members less."""
 
 PATIENCE = 0.02
 """Seconds that a quick command waits for such a transaction to end, before it takes a free seat all the same."""
@@ -69,8 +72,10 @@ class Seats:
     Quick commands are turned into groups as soon as some transactions of theirs run: `gather` makes one of several callers.
     """
 
-    def __init__(self, number: int, gather: Callable[[list[Caller]], Group]) -> None:
-        self._free, self._gather, self._sharing = number, gather, 0
+    def __init__(self, number: int, gather: Callable[[list[Caller], bool], Group]) -> None:
+        self._free, self._gather = number, gather
+        # Seats of quick commands, and the commands in them.
+        self._sharing, self._sharers = 0, 0
         self._waiting: deque[Caller] = deque()
         # A signal's handler may call as well, while the main thread holds it.
         self._lock = threading.RLock()
@@ -92,11 +97,30 @@ class Seats:
             self._give_up(caller, problem)
             raise
 
-    def leave(self, shares: bool) -> None:
-        """Give a seat back, to whoever waits for it."""
+    def successor(self, busy: Collection[Address], sharers: int) -> Group | None:
+        """A group of those that wait, which takes over the seat of one with so many `sharers`.
+
+        There is none where another kind of command waits for the seat, or where one of the `busy` actors would be in it.
+        """
+        with self._lock:
+            first = next((one for one in self._waiting if one.shares), None)
+            if first is None or not (self._free or self._waiting[0] is first):
+                return None
+            party = self._party(first)
+            if len(party) < 2 or any(one.call.address in busy for one in party):
+                return None
+            first.seated = True
+            self._sharers += len(party) - sharers
+            group = self._gather(party, True)
+            self._place(party, group)
+            return group
+
+    def leave(self, sharers: int) -> None:
+        """Give a seat back, to whoever waits for it; `sharers`: how many quick commands were in it."""
         with self._lock:
             self._free += 1
-            self._sharing -= shares
+            self._sharing -= sharers > 0
+            self._sharers -= sharers
             while (first := next(filter(self._may_start, self._waiting), None)) is not None:
                 self._start(first)
                 first.ring()
@@ -105,15 +129,23 @@ class Seats:
                 self._waiting[0].ring()
 
     def _may_start(self, caller: Caller) -> bool:
-        return self._free > 0 and (not caller.shares or self._sharing < TOGETHER)
+        if not self._free:
+            return False
+        if not caller.shares or not self._sharing:
+            return True
+        return self._sharing < TOGETHER and (self._sharers < FEW or len(self._waiting) >= MANY)
 
     def _start(self, caller: Caller) -> None:
         """Give a caller a seat, and those a place beside it that wait and may share."""
         party = self._party(caller)
-        group = self._gather(party) if len(party) > 1 else None
+        group = self._gather(party, False) if len(party) > 1 else None
         self._free -= 1
         self._sharing += caller.shares
+        self._sharers += len(party) if caller.shares else 0
         caller.seated = True
+        self._place(party, group)
+
+    def _place(self, party: Sequence[Caller], group: Group | None) -> None:
         for one in party:
             one.group = group
             if one in self._waiting:

@@ -85,11 +85,12 @@ class Turn:
             call.watch.admitted()
         return found
 
-    def _admit(self, calls: Sequence[Call]) -> list[Admitted]:
-        get, many, following = self._around.statements.get, len(calls) > 1, calls[0].following is not None
+    def asked(self, calls: Sequence[Call]) -> list[Line]:
+        """The admission's statements."""
+        get, many = self._around.statements.get, len(calls) > 1
         rows = [{**key(call.address), "command_id": call.id, "ord": position} for position, call in enumerate(calls)]
         values = parameters("", rows, many)
-        lines = [
+        return [
             _BEGIN,
             Line(get(statements.settings), self._limits()),
             # In a group no handler has SQL of its own that this could disturb.
@@ -97,13 +98,13 @@ class Turn:
             # Two statements: the read must see what the winner committed while the lock waited for it.
             Line(get(statements.lock, many), values),
             Line(get(statements.read, many), values),
-            *([Line(get(applied.read), self._cursors(calls))] if following else []),
+            *([Line(get(applied.read), self._cursors(calls))] if calls[0].following is not None else []),
         ]
-        # What says that it has SQL of its own gets its savepoint without a flight more.
-        self._saved = not many and calls[0].command.mark.sql
-        seconds = left(self._deadline) + _GRACE
+
+    def _admit(self, calls: Sequence[Call]) -> list[Admitted]:
+        following = calls[0].following is not None
         try:
-            answers = self._landed(seconds) or self._wire.fly([*lines, SAVEPOINT] if self._saved else lines, seconds)[: len(lines)]
+            answers = self._landed() or self._fly(calls)
         except StatementFailed as failed:
             if failed.error.sqlstate == "55P03":
                 raise Unavailable(f"{calls[0].address} is busy with another turn", command_id=calls[0].id) from failed.error
@@ -119,15 +120,21 @@ class Turn:
         self._clock_ms = found[0].now_ms
         return found
 
-    def _landed(self, seconds: float) -> list[Rows] | None:
-        """The answers to an admission that was sent with the message's claim, if it found its actor."""
+    def _fly(self, calls: Sequence[Call]) -> list[Rows]:
+        lines = self.asked(calls)
+        # What says that it has SQL of its own gets its savepoint without a flight more.
+        self._saved = len(calls) == 1 and calls[0].command.mark.sql
+        return self._wire.fly([*lines, SAVEPOINT] if self._saved else lines, left(self._deadline) + _GRACE)[: len(lines)]
+
+    def _landed(self) -> list[Rows] | None:
+        """The answers to an admission that was sent behind something else, if it found its actors."""
         if not self._wire.under_way:
             return None
-        answers = self._wire.land(seconds)
+        self._limited = left(self._deadline)
+        answers = self._wire.land(self._limited + _GRACE)
         if not answers[-1].rows:
             self._wire.roll_back()
             return None
-        self._saved = False
         return answers
 
     @property
@@ -157,12 +164,15 @@ class Turn:
             call.watch.failed(problem)
             raise problem
 
-    def commit(self, members: Sequence[Member], settle: Sequence[Line] = ()) -> int:
-        """Write what the members leave, and `settle`, and commit; returns the database's time, in milliseconds."""
+    def commit(self, members: Sequence[Member], settle: Sequence[Line] = (), behind: Sequence[Line] = ()) -> int:
+        """Write what the members leave, and `settle`, and commit; returns the database's time, in milliseconds.
+
+        `behind`: the admission of another turn, which follows on the connection if this one commits.
+        """
         for member in members:
             member.call.watch.committing()
         try:
-            now_ms = self._commit(members, settle)
+            now_ms = self._commit(members, settle, behind)
         except BaseException as problem:
             for member in members:
                 member.call.watch.failed(problem)
@@ -171,7 +181,7 @@ class Turn:
             member.committed()
         return now_ms
 
-    def _commit(self, members: Sequence[Member], settle: Sequence[Line]) -> int:
+    def _commit(self, members: Sequence[Member], settle: Sequence[Line], behind: Sequence[Line]) -> int:
         first = members[0]
         get = self._around.statements.get
         if self._wire.broken:
@@ -200,7 +210,7 @@ class Turn:
         if watched:
             lines.append(Line(get(statements.clock), {}))
         try:
-            answers = self._wire.fly(lines, left(self._deadline) + _GRACE)
+            answers = self._wire.fly(lines, left(self._deadline) + _GRACE, behind)
         except StatementFailed as failed:
             if failed.position > commit:
                 raise OutcomeUnknown(command_id=first.call.id) from failed.error

@@ -166,23 +166,30 @@ def depart(
             after = _send(pgconn, link, behind, fresh)
             pgconn.pipeline_sync()
             _wait(pgconn, results, seconds, receive)
+            rest = Behind(behind, after, results[first:], ended)
+            if any(result.status not in _OK for result in results[:first]):
+                # The second does not run, so this is not the place to leave it.
+                _settle(pgconn, rest, seconds)
         except psycopg.Error as error:
             raise _lost(error, results) from error
-    return _read(link, lines, fresh, results), Behind(behind, after, results[first:], ended)
+    return _read(link, lines, fresh, results), rest
 
 
 def land(connection: psycopg.Connection[Any], link: Link, behind: Behind, seconds: float) -> list[Rows]:
     """The results of the second of two flights; raises as `fly` does."""
-    pgconn, results = connection.pgconn, behind.results
     with connection.lock:
         try:
-            # What came together with the first flight's results is not on the socket any more.
-            if not behind.ended and not _receive(pgconn, results):
-                _wait(pgconn, results, seconds, _receive)
-            pgconn.exit_pipeline_mode()
+            _settle(connection.pgconn, behind, seconds)
         except psycopg.Error as error:
-            raise _lost(error, results) from error
-    return _read(link, behind.lines, behind.fresh, results)
+            raise _lost(error, behind.results) from error
+    return _read(link, behind.lines, behind.fresh, behind.results)
+
+
+def _settle(pgconn: pq.abc.PGconn, behind: Behind, seconds: float) -> None:
+    # What came together with the first flight's results is not on the socket any more.
+    if not behind.ended and not _receive(pgconn, behind.results):
+        _wait(pgconn, behind.results, seconds, _receive)
+    pgconn.exit_pipeline_mode()
 
 
 def say(connection: psycopg.Connection[Any], statement: bytes, seconds: float) -> None:

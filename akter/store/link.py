@@ -27,3 +27,10 @@ class Link:
             return False
         self._plan_at = self._uses + min(self._uses, _PLANNED_FOR_LONG)
         return not self.pooled
+
+    def use_again(self) -> bool:
+        """Count a use, unless what was prepared is to be planned anew before it; whether it did."""
+        if self._uses >= self._plan_at:
+            return False
+        self._uses += 1
+        return True

@@ -201,9 +201,20 @@ class Wire:
         """Whether the server is in a transaction that has not failed."""
         return self._driver.pgconn.transaction_status == psycopg.pq.TransactionStatus.INTRANS
 
-    def fly(self, lines: Sequence[Line], seconds: float) -> list[Rows]:
-        """Send statements together; raises `StatementFailed`, and `Lost`, after which the connection is thrown away."""
-        return self._sent(fly, lines, seconds)
+    def fly(self, lines: Sequence[Line], seconds: float, behind: Sequence[Line] = ()) -> list[Rows]:
+        """Send statements together; raises `StatementFailed`, and `Lost`, after which the connection is thrown away.
+
+        `behind`: a transaction that begins when these have committed and is sent with them; `land` has what it answers.
+        """
+        if not behind:
+            return self._sent(fly, lines, seconds)
+        answers, self._behind = self._sent(depart, lines, behind, seconds)
+        return answers
+
+    def keep(self) -> bool:
+        """Whether another turn may follow on this connection without a visit to the pool, which counts as a use."""
+        link = self._link
+        return not link.pooled and not self.broken and link.since >= self.statements.trusted_since and link.use_again()
 
     def _sent(self, send: Callable[..., T], *flight: Any) -> T:
         try:
@@ -228,15 +239,7 @@ class Wire:
 
         `behind`: a transaction that begins right after it and is sent with it; `land` has what it answers.
         """
-        if not behind:
-            return self.fly([BEGIN, *lines, COMMIT], seconds)[1:-1]
-        try:
-            answers, self._behind = self._sent(depart, [BEGIN, *lines, COMMIT], [BEGIN, *behind], seconds)
-        except BaseException:
-            # What is under way on it is not worth waiting for.
-            self.discard()
-            raise
-        return answers[1:-1]
+        return self.fly([BEGIN, *lines, COMMIT], seconds, [BEGIN, *behind] if behind else ())[1:-1]
 
     @property
     def under_way(self) -> bool:
@@ -247,7 +250,7 @@ class Wire:
         """The answers of the transaction that was sent with another one; raises as `fly` does."""
         assert self._behind is not None
         behind, self._behind = self._behind, None
-        return self._sent(land, behind, seconds)[1:]
+        return self._sent(land, behind, seconds)
 
     def answering(self, command_id: str = "") -> Answering:
         """What fails in this block is raised as akter's own: a lost connection as `Unavailable`, a refused statement as what it means."""

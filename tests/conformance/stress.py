@@ -42,9 +42,9 @@ def work(options: argparse.Namespace) -> dict[str, Any]:
     sizes: list[int] = []
     formed = Group.__init__
 
-    def count(self: Group, callers: Any, *rest: Any) -> None:
+    def count(self: Group, callers: Any, *rest: Any, **more: Any) -> None:
         sizes.append(len(callers))
-        formed(self, callers, *rest)
+        formed(self, callers, *rest, **more)
 
     Group.__init__ = count  # type: ignore[method-assign]
     with Akter(options.url, actors=[Pile], schema=options.schema) as app:

@@ -420,7 +420,7 @@ def test_a_member_that_is_done_while_the_others_commit_without_it_runs_again(
     """What it handed over then is in no transaction, so nobody may tell its caller that it is saved."""
     patient(monkeypatch)
     monkeypatch.setattr("akter.group.PATIENCE", 1.0)
-    monkeypatch.setattr("akter.group._LOCK", WAIT)
+    monkeypatch.setattr("akter.shared._LOCK", WAIT)
     app = akter_app(Stock, lock=9.0)
     app.verify()
     seen_quick(app, Stock)

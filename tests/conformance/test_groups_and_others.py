@@ -50,7 +50,7 @@ def _forget() -> None:
 def app(akter_app: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
     """An app whose groups wait for a lock as long as a lone turn does."""
     patient(monkeypatch)
-    monkeypatch.setattr("akter.group._LOCK", WAIT)
+    monkeypatch.setattr("akter.shared._LOCK", WAIT)
     found = akter_app(Stock, lock=9.0)
     found.verify()
     seen_quick(found, Stock)

@@ -40,9 +40,10 @@ def share(url: str, schema: str, journal: str) -> dict[str, int]:
     import akter.group
     import akter.pace
     import akter.seats
+    import akter.shared
 
     akter.seats.TOGETHER = 1
-    akter.seats.PATIENCE = akter.group.PATIENCE = akter.group._LOCK = akter.pace.SLOW = 60.0
+    akter.seats.PATIENCE = akter.group.PATIENCE = akter.shared._LOCK = akter.pace.SLOW = 60.0
     with Akter(url, actors=[Stock], schema=schema, execution=90.0, delivery=120.0, lock=60.0) as app, ThreadPoolExecutor(8) as threads:
         app.verify()
         app._turns._pace.saw(app.actors["Stock"].members["add"], 0.0, used_sql=False)
