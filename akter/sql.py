@@ -56,7 +56,9 @@ class OwnSql:
 
     def end(self) -> None:
         """Take the connection and the session away from the handler."""
-        self._open = False
+        self._open, self._poison = False, _nobody
+        if isinstance(self.connection, Guarded):
+            self.connection.guard = None
         if self._session is not None:
             with contextlib.suppress(Exception):
                 self._session.close()
@@ -69,3 +71,7 @@ class OwnSql:
             )
             self._poison(problem)
             raise problem
+
+
+def _nobody(problem: BaseException) -> None:
+    """Who is told once the handler is over: a turn and its connection do not keep each other alive."""

@@ -123,7 +123,8 @@ class Attempts:
     def ended(self, run: Run) -> bool:
         """Its function returned; returns whether nobody had given it up before."""
         with self._lock:
-            run.returned, run.frame = True, None
+            # A run and its attempt know each other, which would be one more thing for the collector of garbage.
+            run.returned, run.frame, run.attempt = True, None, None
             if run.over:
                 self._count()
             return not run.over
@@ -162,8 +163,7 @@ class Attempts:
     def tell(self) -> None:
         """Tell all that run to stop, without any other consequence: the runner's time is over."""
         for run in self.running():
-            if run.attempt is not None:
-                run.attempt.cancelled.set()
+            _tell(run)
 
     def _cancel(self, run: Run) -> None:
         with self._lock:
@@ -258,7 +258,13 @@ def _stop(run: Run) -> None:
     """Tell a function to stop; a process of its own is ended."""
     # Read once: its thread takes it away when the function has ended.
     kill = run.kill
-    if run.attempt is not None:
-        run.attempt.cancelled.set()
+    _tell(run)
     if kill is not None:
         kill()
+
+
+def _tell(run: Run) -> None:
+    """Tell a function to stop, if it still runs."""
+    attempt = run.attempt
+    if attempt is not None:
+        attempt.cancelled.set()
