@@ -2,7 +2,8 @@
 
 The first caller, who has the seat, admits them all. Then each runs its handler, those of one actor one after another, and whoever is
 the last to be done writes and commits for all. Nobody waits longer than `PATIENCE` for a slow one: it is withdrawn, and runs again
-by itself. A rejection keeps its receipt; a defect, or whatever else a handler raises, is its own caller's alone.
+by itself. A rejection keeps its receipt; a defect, or whatever else a handler raises, is its own caller's alone. The commit carries the
+admission of the group that waits by then (`akter.shared`).
 
 Each caller wakes the next one, as the first thing it does: all woken at once would wait a second time, for the interpreter's lock.
 """
