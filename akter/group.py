@@ -22,7 +22,7 @@ from sqlalchemy import Engine
 
 from akter.capability import left
 from akter.chain import Chains, RunsAlone, no_sql
-from akter.errors import OutcomeUnknown
+from akter.errors import OutcomeUnknown, Unavailable
 from akter.fault import Crashed
 from akter.identity import Address
 from akter.member import Member, Surroundings
@@ -134,6 +134,8 @@ class Group:
                 if not self._in_hand:
                     self._in_hand = True
                     return True
+            if time.monotonic() > self._deadline + _GRACE:
+                raise Unavailable("the transaction before this one never ended", command_id=self._callers[0].call.id)
             self._callers[0].bell.acquire(timeout=_LOOK)
 
     def take_over(self, before: Shared | None) -> None:
@@ -161,6 +163,8 @@ class Group:
         if self._close():
             self._finish()
         elif not caller.bell.acquire(timeout=PATIENCE) and caller.verdict is None and time.monotonic() > self._deadline + _GRACE:
+            if not self._begun:
+                raise Unavailable("the group that it waits for never began", command_id=caller.call.id)
             raise OutcomeUnknown(command_id=caller.call.id)
 
     def _may_begin(self, caller: Caller) -> bool:

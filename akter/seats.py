@@ -104,7 +104,7 @@ class Seats:
         """
         with self._lock:
             first = next((one for one in self._waiting if one.shares), None)
-            if first is None or not (self._free or self._waiting[0] is first):
+            if first is None or self._waiting[0] is not first:
                 return None
             party = self._party(first)
             if len(party) < 2 or any(one.call.address in busy for one in party):

@@ -60,7 +60,7 @@ class Shared:
     def _next(self) -> Sequence[Line]:
         """The admission of the group that comes next on this connection."""
         wire = cast(Wire, self._wire)
-        if self._before >= _MOST or not wire.keep():
+        if self._before + 1 >= _MOST or not wire.keep():
             return ()
         # Whoever waits for one of these actors elsewhere is to get it before this connection locks it again.
         self.after = self._seats.successor({call.address for call in self._calls}, len(self._calls))

@@ -130,8 +130,10 @@ class Turn:
         """The answers to an admission that was sent behind something else, if it found its actors."""
         if not self._wire.under_way:
             return None
-        self._limited = left(self._deadline)
-        answers = self._wire.land(self._limited + _GRACE)
+        seconds = left(self._deadline)
+        # A message's claim gave it as much just now; behind a group's commit, its limits were sent a while ago.
+        self._limited = self._limited or seconds
+        answers = self._wire.land(seconds + _GRACE)
         if not answers[-1].rows:
             self._wire.roll_back()
             return None
