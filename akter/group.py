@@ -135,7 +135,11 @@ class Group:
                     self._in_hand = True
                     return True
             if time.monotonic() > self._deadline + _GRACE:
-                raise Unavailable("the transaction before this one never ended", command_id=self._callers[0].call.id)
+                # Whoever was to let it begin was interrupted on the way.
+                self._closed = True
+                self.shared.inherit(None)
+                self._end(None)
+                return False
             self._callers[0].bell.acquire(timeout=_LOOK)
 
     def take_over(self, before: Shared | None) -> None:

@@ -198,6 +198,12 @@ class Member:
         return Defect(f"{call.command.where} of {call.address} failed and nothing was saved: {failure.reason(problem)}", command_id=call.id)
 
     @property
+    def used_sql(self) -> bool:
+        """Whether the handler used the turn's connection; an interrupt may have come before it began."""
+        capability: Capability | None = getattr(self, "capability", None)
+        return capability is not None and capability.touched
+
+    @property
     def refused(self) -> bool:
         """Whether the handler ended in a rejection, which keeps its receipt and nothing else."""
         return self.ended is not None and self.ended.rejection is not None

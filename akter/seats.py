@@ -109,9 +109,8 @@ class Seats:
             party = self._party(first)
             if len(party) < 2 or any(one.call.address in busy for one in party):
                 return None
-            first.seated = True
-            self._sharers += len(party) - sharers
             group = self._gather(party, True)
+            self._sharers += len(party) - sharers
             self._place(party, group)
             return group
 

@@ -51,7 +51,9 @@ class Shared:
         """Write and commit what the members leave; returns the database's time, in milliseconds, or raises as a turn does."""
         for member in members:
             self._turn.check_time(member.call)
-        return self._turn.commit(members, behind=self._next())
+        # The clock that is read behind the commit would be the beginning of the next transaction.
+        behind = () if self._turn.near_expiry(members) else self._next()
+        return self._turn.commit(members, behind=behind)
 
     def _enter(self, wire: Wire) -> None:
         impatient = self._around._replace(lock=min(self._around.lock, _LOCK))

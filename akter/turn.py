@@ -61,7 +61,7 @@ class Turn:
             try:
                 member.handle(self.open_sql, self.read)
             finally:
-                pace.saw(call.command, time.monotonic() - started, used_sql=member.capability.touched)
+                pace.saw(call.command, time.monotonic() - started, used_sql=member.used_sql)
             self.check_time(call)
             self._around.faults.at("before_commit", call)
             now_ms = self.commit([member])
@@ -207,8 +207,7 @@ class Turn:
             lines.append(planting.line(self._around.statements, missing, self.now_ms))
         lines += [*settle, _COMMIT]
         commit = len(lines) - 1
-        ids = (member.call.minted for member in members)
-        watched = any(id is not None and id.expires_at_ms - self.now_ms < _NEAR_EXPIRY_MS for id in ids)
+        watched = self.near_expiry(members)
         if watched:
             lines.append(Line(get(statements.clock), {}))
         try:
@@ -233,6 +232,11 @@ class Turn:
         if any(member.capability.requests for member in members):
             self._tell(lines, answers)
         return int(answers[-1].rows[0][0]) if watched else first.found.now_ms
+
+    def near_expiry(self, members: Sequence[Member]) -> bool:
+        """Whether an id's time may be over before the commit is, so that the clock is read behind it: another turn cannot follow there."""
+        ids = (member.call.minted for member in members)
+        return any(id is not None and id.expires_at_ms - self.now_ms < _NEAR_EXPIRY_MS for id in ids)
 
     def _tell(self, lines: Sequence[Line], answers: Sequence[Rows]) -> None:
         """Tell the runners of this process which running jobs were cancelled, so their functions hear of it at once."""

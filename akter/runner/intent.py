@@ -115,7 +115,7 @@ class Deliverer:
         started = time.monotonic()
         with delivery.handling(deadline):
             member.handle(turn.open_sql, turn.read)
-        self.pace.saw(call.command, time.monotonic() - started, used_sql=member.capability.touched)
+        self.pace.saw(call.command, time.monotonic() - started, used_sql=member.used_sql)
         turn.check_time(call)
         faults.at("before_commit", call)
         turn.commit([member], self.settler.done([delivery.row], turn.now_ms) if self._ride else [])

@@ -88,7 +88,7 @@ class Teller:
         started = time.monotonic()
         with handling(deadline) if handling is not None else nullcontext():
             member.handle(turn.open_sql, turn.read)
-        self.pace.saw(call.command, time.monotonic() - started, used_sql=member.capability.touched)
+        self.pace.saw(call.command, time.monotonic() - started, used_sql=member.used_sql)
         turn.check_time(call)
         faults.at("before_commit", call)
         turn.commit([member], riding)

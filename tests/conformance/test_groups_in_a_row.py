@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import ctypes
-import gc
 import importlib.util
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import sqlalchemy
+from collected import garbage
 from crowd import ENDLESS, WAIT, Crowd, given, patient, seen_quick
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
@@ -22,6 +23,9 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from sqlalchemy import text
 
 from akter import Actor, Akter, Defect, Rejection, command
+from akter.caller import System
+from akter.chain import RunsAlone
+from akter.seats import Caller
 from akter.store import flight
 from akter.store.link import Link
 from akter.testing import crash_next, inspect, pause_next, receipts
@@ -632,32 +636,6 @@ def test_behind_a_pooler_in_transaction_mode_every_group_has_flights_of_its_own(
     assert (flights.carried, flights.sent.count(ADMISSION)) == (0, 2)
 
 
-def garbage(work: Callable[[], None]) -> list[str]:
-    """The classes of akter's that only the collector of garbage takes away after some work."""
-    gc.collect()
-    gc.disable()
-    try:
-        work()
-        gc.set_debug(gc.DEBUG_SAVEALL)
-        gc.collect()
-        return sorted({type(one).__qualname__ for one in gc.garbage if type(one).__module__.startswith("akter.")})
-    finally:
-        gc.set_debug(0)
-        gc.garbage.clear()
-        gc.enable()
-
-
-def test_calls_alone_leave_nothing_for_the_collector_of_garbage(app: Akter) -> None:
-    stock = app.actor(Stock, "s")
-    stock.add(1)
-
-    def work() -> None:
-        for _ in range(5):
-            stock.add(1)
-
-    assert garbage(work) == []
-
-
 def test_groups_in_a_row_leave_nothing_for_the_collector_of_garbage(app: Akter, crowd: Crowd, flights: Flights) -> None:
     assert garbage(lambda: results(crowd.together(*adds(app, "abcdef"))).clear()) == []
     assert flights.carried == 2
@@ -719,3 +697,50 @@ def test_a_second_transaction_begins_when_many_wait(
         assert [answer.done() for answer in first] == [False, False, False, False]
     assert results(first) == [1, 1, 1, 1]
     assert groups(beside) == ["abcd", "efghijklmnopq"]
+
+
+def test_a_commit_whose_ids_are_near_their_end_carries_nothing(
+    app: Akter, crowd: Crowd, flights: Flights, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The clock is read behind such a commit, and would be in one transaction with what follows."""
+    monkeypatch.setattr("akter.turn._NEAR_EXPIRY_MS", 2 * 86_400_000)
+    assert results(crowd.together(*(partial(app.actor(Stock, id).add, 1) for id in "abcd"))) == [1, 1, 1, 1]
+    assert flights.carried == 0
+    assert len([sent for sent in flights.sent if sent.endswith("COMMIT SELECT")]) == 2
+
+
+def test_a_next_group_that_cannot_be_made_takes_nobodys_seat(app: Akter, crowd: Crowd, monkeypatch: pytest.MonkeyPatch) -> None:
+    seats, failed = app._turns._seats, list[int]()
+    gather = seats._gather
+
+    def interrupted(party: Any, promised: bool) -> Any:
+        if promised and not failed:
+            failed.append(len(party))
+            raise RuntimeError("interrupted")
+        return gather(party, promised)
+
+    monkeypatch.setattr(seats, "_gather", interrupted)
+    assert results(crowd.together(*adds(app, "abcd"))) == [1, 1, 1, 1]
+    assert failed == [2]
+
+
+def test_a_group_that_nobody_lets_begin_gives_its_seat_back_and_runs_alone(app: Akter, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever was to do that was interrupted on the way."""
+    turns, add = app._turns, cast(Any, app.actor(Stock, "a").add)
+    arguments = add.command.bind((1,), {})[1]
+    callers = [Caller(app._call(add, arguments, System(), None), 10.0, time.monotonic() + 30, shares=True) for _ in range(2)]
+    turns._seats._free, turns._seats._sharing, turns._seats._sharers = turns._seats._free - 1, 1, 2
+    group = turns._gather(callers, True)
+    monkeypatch.setattr("akter.group._GRACE", -10.0)
+    for caller in callers:
+        with pytest.raises(RunsAlone):
+            group.run(caller)
+
+
+def test_an_interrupt_before_the_handler_is_the_callers(app: Akter, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("akter.member.Member.handle", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        app.actor(Stock, "a").add(1)

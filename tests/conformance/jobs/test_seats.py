@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from collected import garbage
 from sqlalchemy import Engine
 from works import LEASE, Node, Shop, do, eventually, in_thread, provider
 
@@ -135,3 +136,15 @@ def test_a_place_in_a_full_group_is_told_to_others_where_no_seat_is_free(node: M
     one.runner.jobs.lane.written(4)
     held[1].set()
     eventually("all is written", lambda: beside.count("actor_outbox") == 0)
+
+
+def test_a_job_leaves_nothing_for_the_collector_of_garbage(node: Make, beside: Any) -> None:
+    one = node(started=True)
+
+    def work() -> None:
+        for name in "abc":
+            one.app.actor(Shop, name).start(name, job="bare")
+        eventually("they are written", lambda: beside.count("actor_outbox") == 0)
+
+    work()
+    assert garbage(work) == []
