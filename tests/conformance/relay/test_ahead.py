@@ -224,11 +224,14 @@ def test_a_row_that_nobody_can_read_lets_the_connection_go(one: Node, beside: An
     assert one.runner._engine.pool.checkedout() == 0  # type: ignore[attr-defined]
 
 
-def test_a_refused_claim_throws_the_connection_away(one: Node) -> None:
+def test_a_refused_claim_leaves_nothing_on_its_connection(one: Node) -> None:
     with wire.Wire(one.app.engine, one.runner.relay._statements) as used:
         with pytest.raises(StatementFailed, match="nowhere"):
             used.transact([Line(raw("TABLE nowhere"), {})], 5.0, [Line(raw("SELECT 1"), {})])
-        assert used.broken
+        assert not used.broken
+        assert not used.under_way
+        used.roll_back()
+        assert len(used.transact([Line(raw("SELECT 1"), {})], 5.0)) == 1
 
 
 class Clerk(Actor):
