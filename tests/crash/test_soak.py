@@ -47,7 +47,10 @@ FAULTS: dict[str, tuple[str | Callable[[psycopg.Connection[Any]], int], str]] = 
     "a line of history that is lost": (damage("del history[1]"), "a gap or a double in its history"),
     "a number that came twice": (damage("history[2][0] = history[1][0]"), "a gap or a double in its history"),
     "a state that was overwritten": (damage("history.pop(); state['count'] -= 1; state['version'] -= 1"), "its receipts answered"),
-    "a state written for nothing": (damage("state['version'] = state['count'] + len(state.get('told', ())) + 1"), "lines of history, a count of"),
+    "a state written for nothing": (
+        damage("state['version'] = 1 + state['count'] + len(state.get('told', []))"),
+        "lines of history, a count of",
+    ),
     "a message that came twice": (damage("history[1][1] = history[0][1]"), "happened more than once"),
     "a message that got lost": (
         "WITH one AS (SELECT ctid, command_id FROM akter.actor_receipts WHERE command = 'refuse' LIMIT 1) "
