@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import sys
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from akter import outcome, staging
@@ -31,8 +31,6 @@ from akter.store.wire import Statements
 from akter.telemetry import Telemetry
 
 logger = logging.getLogger("akter.turn")
-
-_NONE: Mapping[str, int] = {}
 
 
 class Surroundings(NamedTuple):
@@ -208,6 +206,11 @@ class Member:
         """Whether the handler ended in a rejection, which keeps its receipt and nothing else."""
         return self.ended is not None and self.ended.rejection is not None
 
+    @property
+    def _asked(self) -> Sequence[tuple[str, Request]]:
+        """What the handler asked for; a rejection takes it back."""
+        return () if self.refused else self.capability.requests
+
     def receipt(self) -> dict[str, Any]:
         """The receipt's row."""
         call, found = self.call, self.found
@@ -248,28 +251,22 @@ class Member:
 
     def requests(self) -> list[Line]:
         """The statements that write what the handler asked for."""
-        return (
-            []
-            if self.refused or not self.capability.requests
-            else staging.lines(self._around.statements, self._around.followers, self.call, self.capability)
-        )
+        if not self._asked:
+            return []
+        return staging.lines(self._around.statements, self._around.followers, self.call, self.capability)
 
     @property
     def event_sequence(self) -> int:
         """The sequence of the actor's newest event once this is committed."""
-        emitted = () if self.refused else (request for _, request in self.capability.requests if isinstance(request, Emit))
-        return self.found.event_sequence + sum(1 for _ in emitted)
+        return self.found.event_sequence + sum(isinstance(request, Emit) for _, request in self._asked)
 
     def committed(self) -> None:
         """Tell whoever watches that it is committed."""
-        refused = self.refused
-        asked = () if refused else self.capability.requests
-        self.call.watch.committed(refused, _counted(asked) if asked else _NONE)
+        self.call.watch.committed(self.refused, _counted(self._asked))
 
     def named(self, now_ms: int) -> list[Named] | None:
         """The messages that are due at once; None when there is something else, too, or more than are worth naming."""
-        asked = () if self.refused else self.capability.requests
-        due = [(id, request) for id, request in asked if (ms := _due_in_ms(request, now_ms)) is not None and ms <= 0]
+        due = [(id, request) for id, request in self._asked if (ms := _due_in_ms(request, now_ms)) is not None and ms <= 0]
         if len(due) > MOST:
             return None
         where = self.call.address
@@ -279,9 +276,7 @@ class Member:
 
     def due_from(self, now_ms: int) -> int | None:
         """In how many milliseconds the first thing that the handler asked for is due, not positive when at once; None when nothing is."""
-        if self.refused or not self.capability.requests:
-            return None
-        return min((due for _, request in self.capability.requests if (due := _due_in_ms(request, now_ms)) is not None), default=None)
+        return min((due for _, request in self._asked if (due := _due_in_ms(request, now_ms)) is not None), default=None)
 
 
 def _counted(requests: Sequence[tuple[str, Request]]) -> dict[str, int]:

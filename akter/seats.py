@@ -103,10 +103,9 @@ class Seats:
         There is none where another kind of command waits for the seat, or where one of the `busy` actors would be in it.
         """
         with self._lock:
-            first = next((one for one in self._waiting if one.shares), None)
-            if first is None or self._waiting[0] is not first:
+            if not self._waiting or not self._waiting[0].shares:
                 return None
-            party = self._party(first)
+            party = self._party(self._waiting[0])
             if len(party) < 2 or any(one.call.address in busy for one in party):
                 return None
             group = self._gather(party, True)

@@ -26,6 +26,11 @@ _MOST = 16
 """Groups, one after the other, that use one connection before it visits the pool, where others may wait for it."""
 
 
+def impatient(around: Surroundings) -> Surroundings:
+    """What the turns of groups have around them."""
+    return around._replace(lock=min(around.lock, _LOCK))
+
+
 class Shared:
     """The seat, the connection and the turn of the group of these calls, until `deadline`, a `time.monotonic()` value.
 
@@ -37,7 +42,8 @@ class Shared:
     def __init__(self, calls: Sequence[Call], deadline: float, engine: Engine, around: Surroundings, seats: Seats) -> None:
         self._calls, self._deadline, self._engine, self._around, self._seats = calls, deadline, engine, around, seats
         self._wire: Wire | None = None
-        self._before, self.after = 0, cast("Group | None", None)
+        self._before = 0
+        self.after: Group | None = None
 
     def admit(self) -> list[Admitted]:
         """Lock and read for all; raises as a turn does."""
@@ -51,13 +57,10 @@ class Shared:
         """Write and commit what the members leave; returns the database's time, in milliseconds, or raises as a turn does."""
         for member in members:
             self._turn.check_time(member.call)
-        # The clock that is read behind the commit would be the beginning of the next transaction.
-        behind = () if self._turn.near_expiry(members) else self._next()
-        return self._turn.commit(members, behind=behind)
+        return self._turn.commit(members, behind=self._next)
 
     def _enter(self, wire: Wire) -> None:
-        impatient = self._around._replace(lock=min(self._around.lock, _LOCK))
-        self._wire, self._turn = wire, Turn(wire, self._deadline, impatient)
+        self._wire, self._turn = wire, Turn(wire, self._deadline, impatient(self._around))
 
     def _next(self) -> Sequence[Line]:
         """The admission of the group that comes next on this connection."""

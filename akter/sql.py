@@ -56,7 +56,9 @@ class OwnSql:
 
     def end(self) -> None:
         """Take the connection and the session away from the handler."""
-        self._open, self._poison = False, _nobody
+        self._open = False
+        # A turn and its connection would keep each other alive, as a turn and its recorder would.
+        del self._poison
         if isinstance(self.connection, Guarded):
             self.connection.guard = None
         if self._session is not None:
@@ -71,7 +73,3 @@ class OwnSql:
             )
             self._poison(problem)
             raise problem
-
-
-def _nobody(problem: BaseException) -> None:
-    """Who is told once the handler is over: a turn and its connection do not keep each other alive."""

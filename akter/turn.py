@@ -7,7 +7,7 @@ asked for, commit.
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from akter import staging
@@ -23,13 +23,11 @@ from akter.sql import BACK_TO_SAVEPOINT, SAVEPOINT, OwnSql
 from akter.store import ahead as admission
 from akter.store import applied, failure, outbox, plans
 from akter.store import turn as statements
-from akter.store.flight import Line, Lost, Row, Rows, StatementFailed, raw
+from akter.store.flight import Line, Lost, Row, Rows, StatementFailed
 from akter.store.rows import key, parameters
 from akter.store.turn import FENCE, Admitted
-from akter.store.wire import Wire
+from akter.store.wire import BEGIN, COMMIT, Wire
 
-_BEGIN = Line(raw("BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE"), {})
-_COMMIT = Line(raw("COMMIT"), {})
 _GRACE = 5.0
 """Seconds beyond the server's own limit after which a server that says nothing is taken for dead."""
 _NEAR_EXPIRY_MS = 60_000
@@ -91,7 +89,7 @@ class Turn:
         rows = [{**key(call.address), "command_id": call.id, "ord": position} for position, call in enumerate(calls)]
         values = parameters("", rows, many)
         return [
-            _BEGIN,
+            BEGIN,
             Line(get(statements.settings), self._limits()),
             # In a group no handler has SQL of its own that this could disturb.
             *([Line(get(plans.generic), {})] if many else []),
@@ -166,10 +164,10 @@ class Turn:
             call.watch.failed(problem)
             raise problem
 
-    def commit(self, members: Sequence[Member], settle: Sequence[Line] = (), behind: Sequence[Line] = ()) -> int:
+    def commit(self, members: Sequence[Member], settle: Sequence[Line] = (), behind: Callable[[], Sequence[Line]] = tuple) -> int:
         """Write what the members leave, and `settle`, and commit; returns the database's time, in milliseconds.
 
-        `behind`: the admission of another turn, which follows on the connection if this one commits.
+        `behind` is asked for the admission of another turn, which follows on the connection if this one commits.
         """
         for member in members:
             member.call.watch.committing()
@@ -183,7 +181,7 @@ class Turn:
             member.committed()
         return now_ms
 
-    def _commit(self, members: Sequence[Member], settle: Sequence[Line], behind: Sequence[Line]) -> int:
+    def _commit(self, members: Sequence[Member], settle: Sequence[Line], behind: Callable[[], Sequence[Line]]) -> int:
         first = members[0]
         get = self._around.statements.get
         if self._wire.broken:
@@ -205,13 +203,16 @@ class Turn:
         missing = planting.missing(actor for member in members if (actor := member.planted) is not None)
         if missing:
             lines.append(planting.line(self._around.statements, missing, self.now_ms))
-        lines += [*settle, _COMMIT]
+        lines += [*settle, COMMIT]
         commit = len(lines) - 1
-        watched = self.near_expiry(members)
+        ids = (member.call.minted for member in members)
+        watched = any(id is not None and id.expires_at_ms - self.now_ms < _NEAR_EXPIRY_MS for id in ids)
         if watched:
             lines.append(Line(get(statements.clock), {}))
+        # A clock behind the commit would be the beginning of the transaction that follows.
+        after = () if watched else behind()
         try:
-            answers = self._wire.fly(lines, left(self._deadline) + _GRACE, behind)
+            answers = self._wire.fly(lines, left(self._deadline) + _GRACE, after)
         except StatementFailed as failed:
             if failed.position > commit:
                 raise OutcomeUnknown(command_id=first.call.id) from failed.error
@@ -232,11 +233,6 @@ class Turn:
         if any(member.capability.requests for member in members):
             self._tell(lines, answers)
         return int(answers[-1].rows[0][0]) if watched else first.found.now_ms
-
-    def near_expiry(self, members: Sequence[Member]) -> bool:
-        """Whether an id's time may be over before the commit is, so that the clock is read behind it: another turn cannot follow there."""
-        ids = (member.call.minted for member in members)
-        return any(id is not None and id.expires_at_ms - self.now_ms < _NEAR_EXPIRY_MS for id in ids)
 
     def _tell(self, lines: Sequence[Line], answers: Sequence[Rows]) -> None:
         """Tell the runners of this process which running jobs were cancelled, so their functions hear of it at once."""

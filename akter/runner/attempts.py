@@ -171,8 +171,7 @@ class Attempts:
                 return
             run.cancelled = True
             run.deadline = min(run.deadline, time.monotonic() + (0.0 if run.kill else GRACE))
-            if run.attempt is not None:
-                run.attempt.cancelled.set()
+            _tell(run)
         self.clock.wake()
 
     def running(self) -> list[Run]:

@@ -21,14 +21,6 @@ from akter.store.flight import Line
 from akter.store.turn import Admitted
 from akter.turn import Turn
 
-_LOCK = 0.1
-"""Seconds that a group waits for an actor that is busy elsewhere: its neighbours wait with it."""
-
-
-def impatient(around: Surroundings) -> Surroundings:
-    """What the turns of groups have around them."""
-    return around._replace(lock=min(around.lock, _LOCK))
-
 
 class Called(Protocol):
     """What a group delivers: a call whose handler is watched."""

@@ -13,9 +13,10 @@ from akter.fault import Crashed
 from akter.member import Member, Surroundings
 from akter.named import Named
 from akter.pace import Pace
-from akter.runner.group import Group, impatient
+from akter.runner.group import Group
 from akter.runner.message import Delivery, Held
 from akter.runner.settler import Settler, about
+from akter.shared import impatient
 from akter.store.claim import Claimed
 from akter.store.flight import Line
 from akter.store.wire import Wire

@@ -16,7 +16,7 @@ from akter.identity import address
 from akter.member import Member, Surroundings
 from akter.pace import Pace
 from akter.payload import Event
-from akter.runner.group import impatient
+from akter.shared import impatient
 from akter.store.flight import Line
 from akter.store.wire import Wire
 from akter.subscription import CursorRejected, Delivered, Gap, Subscription

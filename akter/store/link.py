@@ -22,9 +22,9 @@ class Link:
 
     def use(self) -> bool:
         """Count a use; whether what was prepared is to be planned anew before it: tables have grown, and statistics may be of before."""
-        self._uses += 1
-        if self._uses <= self._plan_at:
+        if self.use_again():
             return False
+        self._uses += 1
         self._plan_at = self._uses + min(self._uses, _PLANNED_FOR_LONG)
         return not self.pooled
 
