@@ -2,18 +2,55 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from concurrent.futures import Future
 from itertools import count
 from typing import Any
 
 import pytest
+from sqlalchemy import text
 
-from akter import Akter
+from akter import Actor, Akter, Rejection, command
 from akter.testing import pause_next
 
 ENDLESS = 60.0
 WAIT = 60.0
+
+ran: list[str] = []
+threads: dict[str, int] = {}
+inside: dict[str, Callable[[], object]] = {}
+
+
+class Refused(Rejection):
+    """No."""
+
+    seen: int
+
+
+class Stock(Actor):
+    """Counts pieces."""
+
+    pieces: int = 0
+
+    @command
+    def add(self, pieces: int) -> int:
+        ran.append(self.id)
+        threads[self.id] = threading.get_ident()
+        if self.id in inside:
+            inside[self.id]()
+        self.pieces += pieces
+        return self.pieces
+
+    @command
+    def refuse(self) -> None:
+        ran.append(self.id)
+        raise Refused(seen=self.pieces)
+
+    @command(sql=True)
+    def count_rows(self) -> int:
+        ran.append(self.id)
+        return int(self.connection.execute(text("SELECT 7")).scalar_one())
 
 
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:

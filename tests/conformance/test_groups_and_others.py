@@ -9,36 +9,12 @@ from functools import partial
 from typing import Any
 
 import pytest
-from crowd import WAIT, Crowd, given, patient, seen_quick
+from crowd import WAIT, Crowd, Refused, Stock, given, patient, ran, seen_quick
 
-from akter import Actor, CommandConflict, Rejection, command
+from akter import CommandConflict
 from akter.testing import inspect, pause_next
 
 STRESS = pathlib.Path(__file__).with_name("stress.py")
-ran: list[str] = []
-
-
-class Refused(Rejection):
-    """No."""
-
-    seen: int
-
-
-class Stock(Actor):
-    """Counts pieces."""
-
-    pieces: int = 0
-
-    @command
-    def add(self, pieces: int) -> int:
-        ran.append(self.id)
-        self.pieces += pieces
-        return self.pieces
-
-    @command
-    def refuse(self) -> None:
-        ran.append(self.id)
-        raise Refused(seen=self.pieces)
 
 
 @pytest.fixture(autouse=True)

@@ -3,67 +3,31 @@
 from __future__ import annotations
 
 import ctypes
-import importlib.util
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from functools import partial
-from pathlib import Path
 from typing import Any, cast
 
 import pytest
 import sqlalchemy
 from collected import garbage
-from crowd import ENDLESS, WAIT, Crowd, given, patient, seen_quick
+from crowd import ENDLESS, WAIT, Crowd, Refused, Stock, given, inside, patient, ran, seen_quick, threads
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from proxied import Proxy
 from sqlalchemy import text
 
-from akter import Actor, Akter, Defect, Rejection, command
+from akter import Akter, Defect
 from akter.caller import System
 from akter.chain import RunsAlone
 from akter.seats import Caller
 from akter.store import flight
 from akter.store.link import Link
 from akter.testing import crash_next, inspect, pause_next, receipts
-
-ran: list[str] = []
-threads: dict[str, int] = {}
-inside: dict[str, Callable[[], object]] = {}
-
-
-class Refused(Rejection):
-    """No."""
-
-    seen: int
-
-
-class Stock(Actor):
-    """Counts pieces."""
-
-    pieces: int = 0
-
-    @command
-    def add(self, pieces: int) -> int:
-        ran.append(self.id)
-        threads[self.id] = threading.get_ident()
-        if self.id in inside:
-            inside[self.id]()
-        self.pieces += pieces
-        return self.pieces
-
-    @command
-    def refuse(self) -> None:
-        ran.append(self.id)
-        raise Refused(seen=self.pieces)
-
-    @command(sql=True)
-    def count_rows(self) -> int:
-        ran.append(self.id)
-        return int(self.connection.execute(text("SELECT 7")).scalar_one())
 
 
 class Flights:
@@ -231,7 +195,7 @@ def test_the_admission_of_the_next_group_is_sent_behind_the_commit_of_the_one_be
 
 @pytest.mark.conformance("PIPE-16")
 def test_three_groups_in_a_row_are_four_flights(akter_app: Any, akter_database: str, start: Any, beside: Any) -> None:
-    proxy = _proxy(akter_database)
+    proxy = Proxy(akter_database)
     engine = sqlalchemy.create_engine(proxy.url, pool_size=1, max_overflow=0)
     try:
         app = made(akter_app, engine=engine)
@@ -250,17 +214,6 @@ def test_three_groups_in_a_row_are_four_flights(akter_app: Any, akter_database: 
         app.close()
         engine.dispose()
         proxy.close()
-
-
-def _proxy(url: str) -> Any:
-    where = Path(__file__).parents[1] / "network" / "proxy.py"
-    spec = importlib.util.spec_from_file_location("akter_tests_network_proxy", where)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-    return module.Proxy(url)
 
 
 @pytest.mark.conformance("PIPE-16", "PIPE-18")

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import importlib.util
-import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from datetime import timedelta
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import psycopg
@@ -17,6 +14,7 @@ import sqlalchemy.exc
 from acting import ACTORS, Clock, Node, Refused, Watcher, tape
 from judge import Stored
 from plan import Fault, Line, Operation
+from proxied import Proxy
 from sqlalchemy import column, select, table
 
 from akter import Akter, Defect, Unavailable
@@ -44,16 +42,6 @@ CLIENTS = """FROM pg_stat_activity
 
 class Failed(AssertionError):
     """The simulation of a seed found something wrong."""
-
-
-def _proxy() -> Any:
-    file = Path(__file__).parents[2] / "network" / "proxy.py"
-    spec = importlib.util.spec_from_file_location("akter_tests_simulation_proxy", file)
-    assert spec is not None
-    assert spec.loader is not None
-    module = sys.modules[spec.name] = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module.Proxy
 
 
 class Planned(NamedTuple):
@@ -121,7 +109,7 @@ class World:
         self.schema, self._ride = schema, ride
         self.beside = psycopg.connect(url.replace("+psycopg", ""), autocommit=True)
         self.beside.execute(TABLES.encode())
-        self.proxy = _proxy()(url)
+        self.proxy = Proxy(url)
         self.one, self.two = Process(self.proxy.url, schema, ride), Process(url, schema, ride)
         self.answers: dict[str, Any] = {}
         self.met: list[tuple[str, str, str]] = []
