@@ -28,7 +28,9 @@ class OwnSql:
             # A rejection takes back what the handler wrote, and keeps its receipt.
             wire.fly([SAVEPOINT], seconds)
         self.connection: Connection = wire.connection
-        self._poison, self._session, self._open = poison, None, True
+        # Only while the handler runs: a turn and its connection would keep each other alive, as a turn and its recorder would.
+        self._poison: Callable[[BaseException], None] | None = poison
+        self._session = None
         self.connection.begin()
         if isinstance(self.connection, Guarded):
             self.connection.guard = self._refuse
@@ -56,9 +58,7 @@ class OwnSql:
 
     def end(self) -> None:
         """Take the connection and the session away from the handler."""
-        self._open = False
-        # A turn and its connection would keep each other alive, as a turn and its recorder would.
-        del self._poison
+        self._poison = None
         if isinstance(self.connection, Guarded):
             self.connection.guard = None
         if self._session is not None:
@@ -66,10 +66,11 @@ class OwnSql:
                 self._session.close()
 
     def _refuse(self, verb: str) -> None:
-        if self._open:
+        poison = self._poison
+        if poison is not None:
             problem = InsideTurn(
                 f"a handler cannot {verb} the turn's transaction, which commits when the handler returns: "
                 "raise a Rejection to undo it, or use begin_nested() for a part"
             )
-            self._poison(problem)
+            poison(problem)
             raise problem
